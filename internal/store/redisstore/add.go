@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Add implements store.Store. A batch is added in one step, so that it is all or none.
+// Add implements store.Store. One script adds the whole batch.
 func (s *Store) Add(ctx context.Context, records []*store.Record) (err error) {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -30,7 +30,7 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) (err error) {
 	}
 	try := s.pending.begin(store.HashOf(records), s.token())
 	defer func() { s.pending.end(try, err == nil || undone(err) && !try.wasInDoubt) }()
-	if try.wasInDoubt { // where it was added there may be no room now
+	if try.wasInDoubt { // if it was added, there may be no room now
 		var was bool
 		if was, err = s.wasAdded(ctx, try); was || err != nil {
 			return err
@@ -49,7 +49,7 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) (err error) {
 	return nil
 }
 
-// wasAdded tells whether Redis has a batch that was in doubt, and makes sure that it is safe.
+// wasAdded reports whether Redis has a batch that was in doubt, and waits until that is durable.
 func (s *Store) wasAdded(ctx context.Context, try pendingBatch) (bool, error) {
 	m, err := s.write(ctx, scriptAdded, s.name, itoa(try.position), try.token)
 	if err != nil {
@@ -65,20 +65,20 @@ func (s *Store) wasAdded(ctx context.Context, try pendingBatch) (bool, error) {
 
 // batch is what a script adds.
 type batch struct {
-	records []string // arguments of lua/records.lua's add, of n records
+	records []string // arguments of lua/records.lua's add, for n records
 	n       int
 	groups  groupChanges
-	size    int // of the records in memory, about
+	size    int // memory of the records, about
 }
 
-// args are those of add in lua/records.lua.
+// args returns the arguments of add in lua/records.lua.
 func (b *batch) args() []string { return append([]string{itoa(b.n)}, b.records...) }
 
-// overhead is what a message takes besides its record (see docs/how-to/redis.md), of which up
-// to a fifth is lost on the sizes that memory is given out in.
+// overhead is what a message takes besides its record (see docs/how-to/redis.md), up to a fifth
+// of it because of allocation sizes.
 const overhead = 400
 
-// batch makes one of new records; failed counts them as failures.
+// batch returns a batch of new records; failed counts them as failures.
 func (s *Store) batch(records []*store.Record, failed bool) (b batch, err error) {
 	b.groups, b.records = groupChanges{}, make([]string, 0, 4*len(records))
 	return b, b.add(s, records, failed)
@@ -102,7 +102,7 @@ func (b *batch) add(s *Store, records []*store.Record, failed bool) error {
 	return nil
 }
 
-// put adds a record, and returns what is seen of its group.
+// put adds a record, and returns the change of its group.
 func (b *batch) put(s *Store, r *store.Record) (*groupChange, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
@@ -121,11 +121,11 @@ func (b *batch) put(s *Store, r *store.Record) (*groupChange, error) {
 }
 
 // pendingBatches are the batches that this process has sent and that Redis may have, though
-// its answer was lost or it could not say that they are safe. Who adds such a batch again
-// means the same one: it would else be there once for each try, for as long as Redis is in
-// trouble. Redis remembers the last batch at each position of a process, so a batch
-// keeps its position until it is known what became of it, and longer: its first command may still
-// be on its way, and would add it again where Redis remembers another batch by then.
+// its answer was lost or it did not confirm them. When such a batch is added again, it is the
+// same one: otherwise each try would store it once more, for as long as Redis is in trouble.
+// Redis remembers the last batch at each position of a process. So a batch keeps its position
+// until its fate is known, and longer: its first command may still be on its way, and would
+// add it again if Redis remembered another batch by then.
 type pendingBatches struct {
 	mu        sync.Mutex
 	positions []position
@@ -134,7 +134,7 @@ type pendingBatches struct {
 
 type position struct {
 	inUse bool
-	rests time.Time // until then it is not used again
+	rests time.Time // not used again before
 }
 
 type pendingBatch struct {
@@ -145,15 +145,15 @@ type pendingBatch struct {
 }
 
 const (
-	// openMost is how many batches may be in doubt; the oldest are forgotten.
-	openMost = 64
-	// addedFor is how long Redis remembers the batches of a process that adds no more.
+	// maxOpen is how many batches may be in doubt; the oldest are forgotten.
+	maxOpen = 64
+	// addedFor is how long Redis remembers the batches of a process after its last one.
 	addedFor = time.Hour
-	// lateMost is how long a command may take to Redis after its connection was given up.
-	lateMost = addedFor / 4
+	// maxLate is how long a command may take to reach Redis after its connection was given up.
+	maxLate = addedFor / 4
 )
 
-// begin returns what is known of a batch that was in doubt, or a new pendingBatch.
+// begin returns the pendingBatch of a batch that was in doubt, or a new one.
 func (p *pendingBatches) begin(of [sha256.Size]byte, token string) pendingBatch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,13 +173,13 @@ func (p *pendingBatches) begin(of [sha256.Size]byte, token string) pendingBatch 
 	return pendingBatch{of: of, token: token, position: at}
 }
 
-// end ends a try to add a batch; known tells whether it is known what became of it.
+// end ends a try to add a batch; known: it is known whether it was added.
 func (p *pendingBatches) end(what pendingBatch, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !known {
 		p.open = append(p.open, what)
-		if len(p.open) <= openMost {
+		if len(p.open) <= maxOpen {
 			return
 		}
 		what = p.open[0]
@@ -188,32 +188,31 @@ func (p *pendingBatches) end(what pendingBatch, known bool) {
 	}
 	free := position{}
 	if what.wasInDoubt {
-		free.rests = time.Now().Add(lateMost)
+		free.rests = time.Now().Add(maxLate)
 	}
 	p.positions[what.position] = free
 }
 
-// undone tells that an error came before anything was done.
+// undone reports whether an error came before anything was done.
 func undone(err error) bool {
 	var op *net.OpError
 	_, said := rueidis.IsRedisErr(err)
 	return said || errors.Is(err, store.ErrFull) || errors.As(err, &op) && op.Op == "dial"
 }
 
-// forbiddenFor is how long it is remembered that a change must not be done.
+// forbiddenFor is how long Redis remembers that a change is forbidden.
 const forbiddenFor = 7 * 24 * time.Hour
 
-// resolve finds out what became of the last Change of this process, when its answer was
-// lost: after it the Change is done, or never will be. Without that it could still be on
-// its way to Redis while somebody finds its entries missing, and does it again.
-// The caller holds changing.
+// resolve settles the last Change of this process when its answer was lost: afterwards the
+// Change is done, or never will be. Otherwise it could still be on its way to Redis while
+// somebody finds its entries missing, and does it again. The caller holds changing.
 func (s *Store) resolve(ctx context.Context) error {
 	c := s.doubt.Load()
 	if c == nil {
 		return nil
 	}
 	if _, err := s.write(ctx, scriptForbid, c.token, itoa(forbiddenFor.Milliseconds())); err != nil {
-		return fmt.Errorf("whether the last change was done is not known yet: %w", err)
+		return fmt.Errorf("it is not known yet whether the last change was done: %w", err)
 	}
 	if err := c.release(ctx, c.records); err != nil {
 		return err
@@ -223,7 +222,7 @@ func (s *Store) resolve(ctx context.Context) error {
 	return nil
 }
 
-// giveUp releases what a Change that is not done has locked, now or as soon as that works.
+// giveUp releases the locks of a Change that is not done, now or as soon as possible.
 func (c *change) giveUp(ctx context.Context, why error) error {
 	err := c.release(ctx, c.records)
 	if err != nil {
@@ -232,13 +231,13 @@ func (c *change) giveUp(ctx context.Context, why error) error {
 	return errors.Join(why, err)
 }
 
-// doubted notes a Change whose answer was lost.
+// doubted remembers a Change whose answer was lost.
 func (s *Store) doubted(c *change) {
 	c.ops, c.add, c.entries, c.unchanged = nil, batch{}, nil, nil
 	s.doubt.Store(c)
 }
 
-// resolveNow is resolve for who is about to read what a Change may have written.
+// resolveNow resolves before a read of what a Change may have written.
 func (s *Store) resolveNow(ctx context.Context) error {
 	if s.doubt.Load() == nil {
 		return nil
@@ -250,8 +249,7 @@ func (s *Store) resolveNow(ctx context.Context) error {
 	return s.resolve(ctx)
 }
 
-// resolveSoon is resolve now and then, so that nothing stays locked for longer than it
-// must.
+// resolveSoon resolves from time to time, so that nothing stays locked for long.
 func (s *Store) resolveSoon() {
 	if s.doubt.Load() == nil || !s.changing.TryAcquire(1) {
 		return
@@ -260,12 +258,12 @@ func (s *Store) resolveSoon() {
 	s.logTrouble("finding out whether a change was done", s.resolve(s.ctx))
 }
 
-// Receipts are written in the step of their records, in a list for each process: those
-// of one that vanished are not pushed out by what others store before RabbitMQ delivers
-// again what it held. Those of several processes are in the order of their stamps.
+// Receipts are written in the step of their records, in a list for each process: others
+// cannot push out those of a vanished process before RabbitMQ redelivers what it held.
+// Stamps order the receipts of several processes.
 
-// stamped is the next of a process's stamps. They are about the time in µs, so that those
-// of several processes are nearly in order, too.
+// stamped returns the process's next stamp: about the time in µs, so that the stamps of
+// several processes are nearly in order, too.
 func (s *Store) stamped() uint64 {
 	for {
 		was, now := s.stamp.Load(), time.Now().UnixMicro()
@@ -280,7 +278,7 @@ func (s *Store) stamped() uint64 {
 
 const stampSize = 8
 
-// receipts are the arguments that keep some.
+// receipts returns the arguments that add receipts.
 func (s *Store) receipts(all []store.Receipt) []string {
 	all = all[max(0, len(all)-store.ReceiptsKept):]
 	args := append(make([]string, 0, 5+len(all)), s.name, itoa(store.ReceiptsKept), itoa(store.ReceiptsOwners),
@@ -318,13 +316,13 @@ func (s *Store) Receipts(ctx context.Context) ([]store.Receipt, error) {
 // NewReceipts implements store.ReceiptReader.
 func (s *Store) NewReceipts(ctx context.Context, at store.ReceiptsAt) ([]store.Receipt, store.ReceiptsAt, error) {
 	own := s.name
-	if at == nil { // of this process too, over an earlier connection
+	if at == nil { // include those of this process
 		own = ""
 	}
 	return s.newReceipts(ctx, at, own)
 }
 
-// newReceipts reads what processes but one have written since at.
+// newReceipts reads what all processes but one have written since at.
 func (s *Store) newReceipts(
 	ctx context.Context, at store.ReceiptsAt, but string,
 ) ([]store.Receipt, store.ReceiptsAt, error) {
@@ -359,7 +357,7 @@ func (s *Store) newReceipts(
 	return inOrder(all), now, nil
 }
 
-// inOrder are the newest of each process, by their stamps.
+// inOrder returns the newest of each process, ordered by stamp.
 func inOrder(all map[string][]string) (receipts []store.Receipt) {
 	byStamp := func(a, b string) int { return cmp.Compare(a[:stampSize], b[:stampSize]) }
 	type written struct{ process, receipt string }

@@ -20,9 +20,8 @@ import (
 var errTooLong = errors.New("the change took so long that others may have done something with its messages " +
 	"meanwhile; nothing was changed")
 
-// Change implements store.Changer.
-//
-// The records are locked, edited here, and written in one step.
+// Change implements store.Changer. It locks the records, edits them here, and writes them in
+// one step.
 func (s *Store) Change(
 	ctx context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit,
 	entries func(int) []store.Entry,
@@ -62,13 +61,13 @@ func (s *Store) Change(
 		s.doubted(c)
 		return 0, err
 	}
-	// It is done. Should this fail, the locks end when their time is over.
+	// It is done. If this fails, the locks expire.
 	s.logTrouble("releasing messages that were not changed", c.release(ctx, c.unchanged))
 	s.signal()
 	return n, nil
 }
 
-// changeToken returns a token of locks. It begins with what is led, for unlock.
+// changeToken returns a token for locks. It begins with what the caller leads, for unlock.
 func (s *Store) changeToken(ctx context.Context) string {
 	if what, _, ok := store.TermOf(ctx); ok {
 		return "x:" + what + "." + s.token()
@@ -76,20 +75,20 @@ func (s *Store) changeToken(ctx context.Context) string {
 	return "x:" + s.token()
 }
 
-// change is a Change under way.
+// change is a running Change.
 type change struct {
 	s         *Store
 	token     string // of its locks
 	records   []*lockedRecord
-	ops       []string // arguments of lua/apply.lua, n of them
+	ops       []string // arguments of lua/apply.lua, for n operations
 	n         int
 	add       batch
-	unchanged []*lockedRecord // locked, and to be released as they are
+	unchanged []*lockedRecord // locked, and to be released unchanged
 	entries   []store.Entry
-	moved     int // bytes of records that are written again
+	moved     int // bytes of rewritten records
 }
 
-// lockedRecord is a record that is locked, or one that cannot be: then locked is false.
+// lockedRecord is a record that is to be locked; locked is false for one that cannot be.
 type lockedRecord struct {
 	key    store.Key
 	id     uuid.UUID
@@ -124,7 +123,7 @@ func (c *change) lock(ctx context.Context, keys []store.Key) error {
 			}
 			return nil
 		}
-		// All or none, or two that wait for each other would do so for long.
+		// Lock all or none: two changes that wait for each other would wait for long.
 		if err := c.release(ctx, c.records); err != nil {
 			return err
 		}
@@ -136,7 +135,7 @@ func (c *change) lock(ctx context.Context, keys []store.Key) error {
 	}
 }
 
-// tryLock locks what is to be locked, and returns what another change has.
+// tryLock locks records, and returns those that another change has locked.
 func (c *change) tryLock(ctx context.Context) (busy []*lockedRecord, err error) {
 	wanted := slices.DeleteFunc(slices.Clone(c.records), func(t *lockedRecord) bool { return !t.locked })
 	for some := range slices.Chunk(wanted, maxPerScript) {
@@ -171,16 +170,15 @@ func (c *change) release(ctx context.Context, some []*lockedRecord) error {
 	return c.s.release(context.WithoutCancel(ctx), pairs)
 }
 
-// editBytes is how much of bodies is read at once.
+// editBytes is how many bytes of bodies are read at once.
 const editBytes = 8 << 20
 
-// edit passes the records to edit, in order, and notes what that returns.
+// edit passes the records to edit, in order, and collects the Edits.
 func (c *change) edit(ctx context.Context, edit func(store.Key, *store.Record) store.Edit) (n int, err error) {
 	bodies := 0
 	fits := func(t *lockedRecord) bool { return !t.locked || bodies == 0 || bodies+t.size <= store.ChangeBytes }
 	for n < len(c.records) {
-		// Those that are read at once.
-		end, size := n, 0
+		end, size := n, 0 // of those that are read at once
 		for end < len(c.records) && end-n < maxPerScript && fits(c.records[end]) &&
 			(end == n || size+c.records[end].size <= editBytes) {
 			if t := c.records[end]; t.locked {
@@ -206,7 +204,7 @@ func (c *change) edit(ctx context.Context, edit func(store.Key, *store.Record) s
 	return n, nil
 }
 
-// read reads records as they are kept.
+// read returns the stored values of records.
 func (c *change) read(ctx context.Context, some []*lockedRecord) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.s.Timeout)
 	defer cancel()
@@ -232,13 +230,13 @@ func (c *change) op(op ...string) {
 	c.ops = append(c.ops, op...)
 }
 
-// editOne passes a record to edit, and notes what that returns.
+// editOne passes a record to edit, and collects the Edit.
 func (c *change) editOne(t *lockedRecord, value string, edit func(store.Key, *store.Record) store.Edit) error {
 	if !t.locked {
 		return c.add.add(c.s, edit(t.key, nil).Add, false)
 	}
 	r, g, err := decode(value, true)
-	if err != nil { // it stays as it is, and stops no other
+	if err != nil { // leave it as it is
 		edit(t.key, &store.Record{Unreadable: c.s.damaged(t.number, err)})
 		c.unchanged = append(c.unchanged, t)
 		return nil
@@ -264,7 +262,7 @@ func (c *change) editOne(t *lockedRecord, value string, edit func(store.Key, *st
 	return c.add.add(c.s, e.Add, false)
 }
 
-// keep writes a record again; g is the group it was in.
+// keep rewrites a record; g is the group it was in.
 func (c *change) keep(t *lockedRecord, was, r *store.Record, g groupID) error {
 	if err := r.ValidateEdit(was); err != nil {
 		return err
@@ -287,7 +285,7 @@ func (c *change) keep(t *lockedRecord, was, r *store.Record, g groupID) error {
 	return nil
 }
 
-// sameBytes tells whether edit has left a body as it was: it never writes into one.
+// sameBytes reports whether edit left a body unchanged: it never writes into one.
 func sameBytes(a, b []byte) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
@@ -307,7 +305,7 @@ func (c *change) checkMemory(ctx context.Context) error {
 	return nil
 }
 
-// commit does it.
+// commit applies the Edits in one step.
 func (c *change) commit(ctx context.Context) error {
 	if c.n == 0 && c.add.n == 0 && len(c.entries) == 0 {
 		return nil
@@ -315,15 +313,15 @@ func (c *change) commit(ctx context.Context) error {
 	if err := c.s.step("apply"); err != nil {
 		return err
 	}
-	// Only this process does it again, and that within the timeout.
+	// Only this process repeats it, and only within the timeout.
 	args := append(termArgs(ctx), c.token, itoa((2 * c.s.Timeout).Milliseconds()), pastKept, itoa(c.n))
 	args = append(append(args, c.ops...), c.add.args()...)
 	e, _ := written(c.entries)
 	return c.s.apply(context.WithoutCancel(ctx), append(append(args, c.add.groups.args()...), e...))
 }
 
-// apply does what a change decided. It may be sent twice: when its answer is lost, only
-// asking again tells whether it was done.
+// apply applies a change. It may send it twice: when the answer is lost, only asking again
+// tells whether it was done.
 func (s *Store) apply(ctx context.Context, args []string) error {
 	for began := time.Now(); ; {
 		m, err := s.write(ctx, scriptApply, args...)
@@ -348,7 +346,7 @@ func (s *Store) apply(ctx context.Context, args []string) error {
 	}
 }
 
-// smallEntries is how much of entries may be written when Redis is full.
+// smallEntries is how many bytes of entries may be written even when Redis is full.
 const smallEntries = 4 << 10
 
 const (
@@ -378,7 +376,7 @@ func (s *Store) Entry(ctx context.Context, name string) ([]byte, error) {
 	return []byte(value), nil
 }
 
-// Entries implements store.Changer. Of what others write meanwhile it may see some.
+// Entries implements store.Changer. It may see some of what others write meanwhile.
 func (s *Store) Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (bool, error)) error {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -407,10 +405,10 @@ func (s *Store) Entries(ctx context.Context, prefix, after string, visit func(st
 	}
 }
 
-// names is the range of names with a prefix, as ZRANGE BYLEX has it.
+// names returns the range of names with a prefix, for ZRANGE BYLEX.
 func names(prefix string) (from, to string) {
 	end := prefix
-	for strings.HasSuffix(end, "\xff") { // TrimRight takes each byte that is no UTF-8 for one
+	for strings.HasSuffix(end, "\xff") { // TrimRight would cut any byte that is not UTF-8
 		end = end[:len(end)-1]
 	}
 	if end == "" {
@@ -435,7 +433,7 @@ func (s *Store) PutEntries(ctx context.Context, entries []store.Entry) error {
 	return refuseDeposed(s.write(ctx, scriptWrite, append(termArgs(ctx), args...)...))
 }
 
-// written are the arguments of write in lua/records.lua.
+// written returns the arguments of write in lua/records.lua.
 func written(entries []store.Entry) (args []string, size int) {
 	args = append(make([]string, 0, 1+3*len(entries)), itoa(len(entries)))
 	for _, e := range entries {
@@ -456,13 +454,13 @@ func (s *Store) DeleteEntries(ctx context.Context, prefix string) error {
 	return refuseDeposed(s.write(ctx, scriptForget, append(termArgs(ctx), from, to)...))
 }
 
-// termArgs are the arguments of deposed in lua/store.lua.
+// termArgs returns the arguments of deposed in lua/store.lua.
 func termArgs(ctx context.Context) []string {
 	what, term, _ := store.TermOf(ctx)
 	return []string{what, strconv.FormatUint(term, 10)}
 }
 
-// refuseDeposed returns the result of a script that only the leader can run.
+// refuseDeposed returns ErrDeposed when a script refused to run for a former leader.
 func refuseDeposed(m rueidis.RedisMessage, err error) error {
 	if err != nil {
 		return err
@@ -473,16 +471,15 @@ func refuseDeposed(m rueidis.RedisMessage, err error) error {
 	return nil
 }
 
-// idle is what the ledger says of a queue that nothing is kept for, and since when.
+// idle is the ledger's line of a queue without kept messages, and since when it is so.
 type idle struct {
 	sums  store.Sums
 	since time.Time
 }
 
-// Forget implements store.Changer. A process that stood still in the middle of it does no
-// harm when it goes on: as a former leader it is refused, and in any case each record is
-// locked and looked at again before it is deleted. One that was restored, or discarded again,
-// stays.
+// Forget implements store.Changer. A process that was suspended in the middle does no harm
+// when it continues: as a former leader it is refused, and each record is locked and checked
+// again before it is deleted. One that was restored, or discarded again, stays.
 func (s *Store) Forget(ctx context.Context, now time.Time) (int, error) {
 	n, err := store.Forget(ctx, s, now)
 	if err != nil {
@@ -491,26 +488,25 @@ func (s *Store) Forget(ctx context.Context, now time.Time) (int, error) {
 	return n, s.forgetQueues(ctx)
 }
 
-// forgetStep is about how many of the ledger's counts are read at once, and forgetMost how
-// many in one call of Forget. Among a hundred thousand queues, those that nothing is kept for
-// any more are found within some calls.
+// forgetStep is about how many of the ledger's counts are read at once, and maxForget in one
+// call of Forget. Among a hundred thousand queues, idle ones are found within some calls.
 const (
 	forgetStep = 1000
-	forgetMost = 20_000
+	maxForget  = 20_000
 )
 
-// forgetting is how far Forget has looked.
+// forgetting is the progress of Forget in the ledger.
 type forgetting struct {
 	turn *semaphore.Weighted // one at a time
-	at   string              // "": at the beginning
-	idle map[string]idle     // queues that nothing was kept for when they were looked at
-	most int                 // forgetMost, but for tests
-	read int                 // how much of the ledger was read in all
+	at   string              // "": at the start
+	idle map[string]idle     // queues without kept messages when they were read
+	max  int                 // maxForget, except in tests
+	read int                 // how many counts were read in all
 }
 
-// forgetQueues forgets the lines of queues that nothing is kept for, but for EmptyLinesKept:
-// see the disk engine's. They are moved in one step, and only where nothing is kept, so
-// that what comes meanwhile is counted right.
+// forgetQueues forgets the lines of queues without kept messages, except EmptyLinesKept: see
+// the disk engine's. A script moves them in one step, and only if nothing is kept, so that
+// messages that arrive meanwhile are counted right.
 func (s *Store) forgetQueues(ctx context.Context) error {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -525,14 +521,14 @@ func (s *Store) forgetQueues(ctx context.Context) error {
 	if f.idle == nil {
 		f.idle = map[string]idle{}
 	}
-	for read, whole := 0, false; read < cmp.Or(f.most, forgetMost) && !whole; whole = f.at == "" {
+	for read, whole := 0, false; read < cmp.Or(f.max, maxForget) && !whole; whole = f.at == "" {
 		n, err := s.lookForIdle(ctx)
 		if err != nil {
 			return err
 		}
 		read += n
 	}
-	names := f.longestIdle()
+	names := f.byIdleTime()
 	for some := range slices.Chunk(names[:max(0, len(names)-store.EmptyLinesKept)], maxPerScript) {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -549,7 +545,7 @@ func (s *Store) forgetQueues(ctx context.Context) error {
 	return nil
 }
 
-// lookForIdle looks at some queues of the ledger, and goes on from there next time.
+// lookForIdle reads some queues of the ledger; the next call continues from there.
 func (s *Store) lookForIdle(ctx context.Context) (read int, err error) {
 	f := &s.forgetting
 	list, err := texts(s.do(ctx, scriptNames, cmp.Or(f.at, "0"), itoa(forgetStep)))
@@ -584,7 +580,7 @@ func (s *Store) lookForIdle(ctx context.Context) (read int, err error) {
 	return len(list) - 1, nil
 }
 
-// sumUp reads what was counted of queues.
+// sumUp reads the ledger's lines of queues.
 func (s *Store) sumUp(ctx context.Context, queues []string, into map[string]*store.Sums) error {
 	list, err := texts(s.do(ctx, scriptLinesOf, append([]string{columns}, queues...)...))
 	for i, n := range list {
@@ -593,9 +589,9 @@ func (s *Store) sumUp(ctx context.Context, queues []string, into map[string]*sto
 	return err
 }
 
-// longestIdle are the queues that nothing is kept for, the one first that nothing was
-// counted of for longest, as far as this process has looked.
-func (f *forgetting) longestIdle() []string {
+// byIdleTime returns the queues without kept messages that this process has found, the one
+// idle for longest first.
+func (f *forgetting) byIdleTime() []string {
 	return slices.SortedFunc(maps.Keys(f.idle), func(a, b string) int {
 		return cmp.Or(f.idle[a].since.Compare(f.idle[b].since), cmp.Compare(a, b))
 	})

@@ -27,7 +27,7 @@ func (s *Store) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n, m
 		want := min(n-len(claims), maxPerScript)
 		some, err := s.claim(ctx, lane, upTo, want, maxBytes, len(claims) == 0)
 		if err != nil && len(claims) > 0 {
-			break // no one would finish what is claimed already
+			break // otherwise no one would finish what is already claimed
 		}
 		if err != nil {
 			return nil, err
@@ -43,8 +43,7 @@ func (s *Store) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n, m
 	return claims, nil
 }
 
-// claim claims as many as one script does; larger: the first one may be larger than
-// maxBytes.
+// claim claims as many as one script does; larger: the first may be larger than maxBytes.
 func (s *Store) claim(
 	ctx context.Context, lane store.Lane, upTo time.Time, n, maxBytes int, larger bool,
 ) (claims []store.Claim, err error) {
@@ -55,7 +54,7 @@ func (s *Store) claim(
 		n := number(list[i])
 		r, _, err := decode(list[i+1], true)
 		if err != nil {
-			_ = s.damaged(n, err) // its lease keeps it out of the way
+			_ = s.damaged(n, err) // its lease keeps others from claiming it
 			continue
 		}
 		s.claims.add(n, token)
@@ -66,7 +65,7 @@ func (s *Store) claim(
 
 var errGone = errors.New("there is no record")
 
-// decode reads a record that is kept under its group.
+// decode decodes what value encodes.
 func decode(value string, body bool) (*store.Record, groupID, error) {
 	if len(value) < groupSize {
 		return nil, groupID{}, errGone
@@ -100,7 +99,7 @@ func (s *Store) Finish(ctx context.Context, outcomes []store.Outcome) (finished 
 func (s *Store) finish(ctx context.Context, outcomes []store.Outcome) (int, error) {
 	args := append(make([]string, 0, 2+6*len(outcomes)), pastKept, itoa(len(outcomes)))
 	for _, o := range outcomes {
-		_, n, _ := o.Claim.Key.Parts() // 0, which no record has, where it is no key
+		_, n, _ := o.Claim.Key.Parts() // 0, which no record has, for an invalid key
 		r := o.Claim.Record
 		args = append(args, member(n), o.Claim.Token)
 		switch {
@@ -177,12 +176,12 @@ func (s *Store) Next(ctx context.Context) ([]store.NextDue, error) {
 	return next, nil
 }
 
-// claims are those of this process, whose leases it renews.
+// claims are the claims of this process, whose leases it renews.
 type claims struct {
 	mu   sync.Mutex
-	held map[uint64]string // its token, by the record's number
-	// ending is held while claims are ended, by several at once, and as a whole while they are
-	// renewed: what is ended meanwhile would look lost.
+	held map[uint64]string // number of the record to token
+	// ending is held in part by each call that ends claims, and as a whole while they are
+	// renewed: a claim that ends meanwhile would look lost.
 	ending *semaphore.Weighted
 }
 
@@ -207,7 +206,7 @@ func (c *claims) end(number uint64, token string) {
 	}
 }
 
-// all are the claims, each its number and token.
+// all returns the claims as pairs of number and token.
 func (c *claims) all() (pairs []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -217,11 +216,10 @@ func (c *claims) all() (pairs []string) {
 	return pairs
 }
 
-// token is one that no claim ever had.
+// token returns a token that no claim ever had.
 func (s *Store) token() string { return s.name + "." + strconv.FormatUint(s.tokens.Add(1), 36) }
 
-// renewing keeps what this process has claimed from being claimed by others, until
-// Close.
+// renewing renews the leases of this process's claims until Close.
 func (s *Store) renewing() {
 	tick := time.NewTicker(s.Lease / 3)
 	defer tick.Stop()
@@ -252,13 +250,12 @@ func (s *Store) renew(ctx context.Context) (err error) {
 	}
 	if lost > 0 {
 		s.Log.Warn("store: leases of messages on their way were not renewed in time, so another replica may retry "+
-			"them as well: this process or Redis stood still for too long", "messages", lost, "lease", s.Lease)
+			"them as well: this process or Redis was stopped for too long", "messages", lost, "lease", s.Lease)
 	}
 	return err
 }
 
-// lost forgets claims whose numbers are gone, which others may have by now, and tells how
-// many they were.
+// lost forgets claims whose lease has ended, and returns how many they were.
 func (c *claims) lost(pairs, gone []string) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -271,13 +268,13 @@ func (c *claims) lost(pairs, gone []string) (n int) {
 	return n
 }
 
-// unlockAbandoned releases what is locked by changes whose time is over: of processes that ended,
-// or stand still, in the middle of one. A change commits in one step or not at all, and
-// is forbidden to before its locks are released.
+// unlockAbandoned releases expired locks: of processes that ended or hang in the middle of a
+// change. A change commits in one step or not at all, and is forbidden before its locks are
+// released.
 func (s *Store) unlockAbandoned(ctx context.Context) error { return s.unlock(ctx, "") }
 
-// unlock releases what is locked by changes whose time is over, or by those of earlier terms of
-// what is led: who leads now finds nothing locked by whoever led before.
+// unlock releases expired locks, and those of earlier terms of what the caller leads: a new leader
+// finds nothing locked by a former one.
 func (s *Store) unlock(ctx context.Context, of string) error {
 	args := []string{itoa(maxPerScript), of, itoa(forbiddenFor.Milliseconds())}
 	m, err := s.do(ctx, scriptUnlock, append(args, "0")...)
@@ -285,14 +282,14 @@ func (s *Store) unlock(ctx context.Context, of string) error {
 		return err
 	}
 	if n, err := m.AsInt64(); err != nil || n == 0 {
-		return s.wrapError(err) // nothing to be confirmed: no replica need be there
+		return s.wrapError(err) // nothing to confirm, so it works without a replica
 	}
 	_, err = s.write(ctx, scriptUnlock, append(args, "1")...)
 	s.signal()
 	return err
 }
 
-// release ends claims and locks: pairs are their numbers and tokens.
+// release ends claims and locks, given as pairs of number and token.
 func (s *Store) release(ctx context.Context, pairs []string) error {
 	for some := range slices.Chunk(pairs, 2*maxPerScript) {
 		if _, err := s.do(ctx, scriptRelease, append([]string{itoa(len(some) / 2)}, some...)...); err != nil {

@@ -26,7 +26,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// firstLogin is that of the file, or else of the URL.
+// firstLogin returns the login of the file, or else of the URL.
 func (o *Options) firstLogin() *url.Userinfo {
 	if u, err := url.Parse(o.URL); err == nil && u.User != nil {
 		return o.Login.Current(u.User)
@@ -54,7 +54,7 @@ func newClient(o Options, login *url.Userinfo) (rueidis.Client, error) {
 	case o.TLS != nil:
 		option.TLSConfig = o.TLS.Clone()
 	case option.TLSConfig != nil:
-		option.TLSConfig.ServerName = "" // or each server would have to have the name of the first
+		option.TLSConfig.ServerName = "" // otherwise every server would need the first one's name
 	}
 	if option.Sentinel.MasterSet != "" {
 		option.Sentinel.TLSConfig = option.TLSConfig
@@ -81,25 +81,25 @@ func newClient(o Options, login *url.Userinfo) (rueidis.Client, error) {
 	return client, nil
 }
 
-// client is the one that makes connections with the present login.
+// client returns the client with the present login.
 func (s *Store) client() rueidis.Client { return *s.logins.client.Load() }
 
-// logins replace the client where only a new connection helps.
+// logins replaces the client when only a new connection helps.
 type logins struct {
 	client  atomic.Pointer[rueidis.Client]
-	refused atomic.Bool   // Redis has refused something since the last look
-	is      string        // what the client signed in with
-	file    *url.Userinfo // what the file had at the last look
+	refused atomic.Bool   // Redis has refused something since the last check
+	is      string        // the client's login
+	file    *url.Userinfo // the file's login at the last check
 	wait    time.Duration
 	next    time.Time // no client is made before
 }
 
-// A client is made minRefusedWait after the last one at the earliest when Redis refuses things. The
-// wait doubles, up to maxRefusedWait, while that continues: then a right is really missing.
+// When Redis refuses things, a client is made at least minRefusedWait after the last one. The wait
+// doubles, up to maxRefusedWait, while that continues: then a right is really missing.
 const minRefusedWait, maxRefusedWait = time.Minute, time.Hour
 
-// noteRefusal notes an error that a new connection may not have: Redis goes by the user that one
-// signed in as, and new connections are made with the client's login.
+// noteRefusal notes an error that a new connection may not have: Redis checks the user that a
+// connection signed in as.
 func (s *Store) noteRefusal(err error) {
 	if said, ok := rueidis.IsRedisErr(err); ok {
 		switch code, _, _ := strings.Cut(said.Error(), " "); code {
@@ -109,12 +109,12 @@ func (s *Store) noteRefusal(err error) {
 	}
 }
 
-// renewLogin makes another client when the file has another login, or when Redis has refused something. Calls
-// under way end on the old one; where the new one cannot sign in, the old one remains.
+// renewLogin makes another client when the file has another login, or when Redis has refused something.
+// Running calls end on the old client, which remains if the new one cannot sign in.
 func (s *Store) renewLogin(now time.Time) {
 	l := &s.logins
 	refused, file := l.refused.Swap(false), s.Login.Current(l.file)
-	if file.String() != l.file.String() { // it is tried at once
+	if file.String() != l.file.String() { // try it at once
 		l.file, l.wait, l.next = file, 0, now
 	}
 	if !refused && file.String() == l.is || now.Before(l.next) {
@@ -126,7 +126,7 @@ func (s *Store) renewLogin(now time.Time) {
 		l.next = now.Add(s.Timeout)
 		return
 	}
-	if now.Sub(l.next) > l.wait { // it worked for long
+	if now.Sub(l.next) > l.wait { // the last one worked for long
 		l.wait = 0
 	}
 	l.is, l.wait = file.String(), min(max(2*l.wait, minRefusedWait), maxRefusedWait)
@@ -142,7 +142,7 @@ func (s *Store) renewLogin(now time.Time) {
 	})
 }
 
-// check refuses servers that cannot keep what is promised.
+// check refuses servers that cannot keep the promised durability.
 func (s *Store) check(ctx context.Context) error {
 	switch s.Durability {
 	case Synced, Replicated, Cached:
@@ -150,7 +150,7 @@ func (s *Store) check(ctx context.Context) error {
 		return fmt.Errorf("redis: durability %q: expected synced, replicated or cached", s.Durability)
 	}
 	if s.client().Mode() != rueidis.ClientModeStandalone && s.Durability != Replicated {
-		s.Log.Warn("store: when Redis replaces a server by its replica, what that did not have yet is lost: set "+
+		s.Log.Warn("store: when a replica replaces a server of Redis, writes that it did not have yet are lost: set "+
 			"store.redis.durability to replicated", "durability", s.Durability)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
@@ -166,8 +166,8 @@ func (s *Store) check(ctx context.Context) error {
 func (s *Store) checkNode(ctx context.Context, node rueidis.Client) error {
 	text, err := node.Do(ctx, node.B().Info().Build()).ToString()
 	if said, ok := rueidis.IsRedisErr(err); ok && strings.HasPrefix(said.Error(), "NOPERM") {
-		s.Log.Warn("store: INFO may not be asked, so it is not known whether Redis evicts messages and how durable "+
-			"they are: see to maxmemory-policy noeviction, and to appendonly yes", "error", err)
+		s.Log.Warn("store: this user may not run INFO, so it is not known whether Redis evicts messages and how "+
+			"durable they are: make sure that it has `maxmemory-policy noeviction` and `appendonly yes`", "error", err)
 		if s.Durability == Replicated {
 			s.confirm = s.replicated
 		}
@@ -209,13 +209,13 @@ func onDisk(b rueidis.Builder, within time.Duration) rueidis.Completed {
 	return b.Waitaof().Numlocal(1).Numreplicas(0).Timeout(within.Milliseconds()).Build()
 }
 
-// checkSynced finds out how a write is known to be on the server's disk.
+// checkSynced finds out how to confirm that a write is on the server's disk.
 func (s *Store) checkSynced(ctx context.Context, node rueidis.Client, info map[string]string) error {
 	const instead = "; or choose another store.redis.durability"
 	if info["aof_enabled"] != "1" {
 		return hint.Errorf("set `appendonly yes` and `appendfsync always`"+instead, "it keeps nothing on its disk")
 	}
-	asks := atLeast(info["redis_version"], 7, 2) // for WAITAOF
+	asks := atLeast(info["redis_version"], 7, 2) // has WAITAOF
 	settings, err := node.Do(ctx, node.B().ConfigGet().Parameter("appendfsync").Build()).AsStrMap()
 	fsync := settings["appendfsync"]
 	switch {
@@ -223,8 +223,8 @@ func (s *Store) checkSynced(ctx context.Context, node rueidis.Client, info map[s
 		return fmt.Errorf("it cannot tell when a write is on its disk before Redis 7.2, and does not say how it "+
 			"syncs (%w): let this user do CONFIG GET, with `appendfsync always`%s", err, instead)
 	case err != nil:
-		s.Log.Warn("store: CONFIG may not be asked, so it is not known how often Redis syncs: with `appendfsync "+
-			"always` it is quickest", "error", err)
+		s.Log.Warn("store: this user may not run CONFIG GET, so it is not known how often Redis syncs: writes are "+
+			"fastest with `appendfsync always`", "error", err)
 	case fsync != "always" && !asks:
 		return hint.Errorf("set `appendfsync always`"+instead,
 			"its appendfsync is %s, and before Redis 7.2 it cannot tell when a write is on its disk", fsync)
@@ -241,7 +241,7 @@ func (s *Store) checkSynced(ctx context.Context, node rueidis.Client, info map[s
 	return nil
 }
 
-// parseInfo reads what INFO says.
+// parseInfo parses the answer to INFO.
 func parseInfo(text string) map[string]string {
 	info := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -252,31 +252,31 @@ func parseInfo(text string) map[string]string {
 	return info
 }
 
-// atLeast compares a version such as 7.0.15.
-func atLeast(version string, least ...int) bool {
+// atLeast reports whether a version such as 7.0.15 is at least min.
+func atLeast(version string, min ...int) bool {
 	var parts []int
 	for part := range strings.SplitSeq(version, ".") {
 		n, _ := strconv.Atoi(part)
 		parts = append(parts, n)
 	}
-	return slices.Compare(parts, least) >= 0
+	return slices.Compare(parts, min) >= 0
 }
 
-// Server is one that messages are kept in, as it says itself.
+// Server is a primary's own account of its settings.
 type Server struct {
 	Addr, Version string
-	Replicas      int    // that follow it now
+	Replicas      int    // connected now
 	Eviction      string // maxmemory-policy
-	Max, Used     uint64 // bytes of memory; Max 0: no bound
+	Max, Used     uint64 // bytes of memory; Max 0: no limit
 	AppendOnly    bool
-	Fsync         string // appendfsync; "": it does not say
+	Fsync         string // appendfsync; "": unknown
 }
 
-// TellsSyncs: it can tell when a write is on its disk.
+// TellsSyncs reports whether it can confirm that a write is on its disk.
 func (s *Server) TellsSyncs() bool { return atLeast(s.Version, 7, 2) }
 
-// Survey asks the primaries of a store how they are set up, and whether a replica may
-// replace one of them by itself. It changes nothing.
+// Survey returns the settings of a store's primaries, and whether a replica may replace one
+// of them automatically. It changes nothing.
 func Survey(ctx context.Context, o Options) (all []Server, failover bool, err error) {
 	o.defaults()
 	client, err := newClient(o, o.firstLogin())
@@ -299,7 +299,7 @@ func Survey(ctx context.Context, o Options) (all []Server, failover bool, err er
 			AppendOnly: info["aof_enabled"] == "1"}
 		s.Replicas, _ = strconv.Atoi(info["connected_slaves"])
 		s.Max, s.Used = number(info["maxmemory"]), number(info["used_memory"])
-		// It may not be allowed.
+		// This user may have no right to CONFIG GET.
 		settings, _ := node.Do(ctx, node.B().ConfigGet().Parameter("appendfsync").Build()).AsStrMap()
 		s.Fsync = settings["appendfsync"]
 		all = append(all, s)
@@ -308,20 +308,20 @@ func Survey(ctx context.Context, o Options) (all []Server, failover bool, err er
 	return all, client.Mode() != rueidis.ClientModeStandalone, nil
 }
 
-// serverMemory is what is known of the memory of the server.
+// serverMemory is the memory of the server, as it was at a time.
 type serverMemory struct {
-	asking      *semaphore.Weighted // one asks, and the others wait for what it gets
+	asking      *semaphore.Weighted // one call asks, the others wait for its answer
 	mu          sync.Mutex
 	at          time.Time
 	used, limit uint64
-	added       uint64 // since then, about
+	added       uint64 // since at, about
 }
 
-// memoryAge is after how long the server is asked again.
+// memoryAge is how long an answer is used.
 const memoryAge = time.Second
 
-// memory asks the server, and reads what INFO says. Without a maxmemory the limit is the machine's
-// memory; 0 when that is not known either.
+// memory asks the server by INFO. Without a maxmemory the limit is the machine's memory; 0 when that
+// is not known either.
 func (s *Store) memory(ctx context.Context) (used, limit uint64, err error) {
 	m, err := s.do(ctx, scriptMemory)
 	if err != nil {
@@ -336,7 +336,7 @@ func (s *Store) memory(ctx context.Context) (used, limit uint64, err error) {
 	return used, limit, s.wrapError(err)
 }
 
-// look returns the memory that is free, as it was a second ago at most.
+// look returns the free memory, at most memoryAge old.
 func (s *Store) look(ctx context.Context) (free, reserve, limit uint64, err error) {
 	r := &s.server
 	if err := r.asking.Acquire(ctx, 1); err != nil {
@@ -385,7 +385,7 @@ func (s *Store) checkMemory(ctx context.Context, n int, part float64) error {
 	return nil
 }
 
-// Free is the room left in the server, and what is kept free of it, in bytes.
+// Free returns how many bytes of the server's memory are free, and the reserve.
 func (s *Store) Free() (free, reserve uint64, err error) {
 	done, err := s.use(s.ctx)
 	if err != nil {
@@ -396,32 +396,31 @@ func (s *Store) Free() (free, reserve uint64, err error) {
 	return free, reserve, err
 }
 
-// ErrReplaced: the server is another one than at the start, or was emptied.
+// ErrReplaced: the server was replaced by another or emptied while in use.
 var ErrReplaced = errors.New("what was kept in it is gone")
 
-// identity tells whether the store is still what it was. It has an id, made when there is
-// none, and a generation that grows each second in which something was written. Whoever
-// has seen a generation confirmed, and then a smaller one, knows that writes are gone
-// which were promised: a server came back with an older disk, or a replica that was
-// behind took its place.
+// identity detects that the store was replaced or has lost writes. A store has an id, and a
+// generation that grows each second in which something was written. A process that has seen
+// a generation confirmed, and then a smaller one, knows that promised writes are gone: a
+// server came back with an older disk, or a replica that was behind took its place.
 type identity struct {
 	id       string
 	wrote    atomic.Bool           // since the generation grew
-	replaced atomic.Pointer[error] // nil: it is what it was
+	replaced atomic.Pointer[error] // nil: it is the same store
 
 	mu         sync.Mutex
-	generation uint64 // the largest that was confirmed
-	back       string // what is to be said of one that was smaller
+	generation uint64 // the largest confirmed one
+	back       string // the notice after a smaller one
 }
 
 const (
-	// watchEvery is how often it is looked whether the servers answer and are the same,
-	// and watchFor how long that may take: together less than 5 s.
+	// watchEvery is how often watching checks the servers, and watchFor how long that may
+	// take: together less than 5 s.
 	watchEvery = time.Second
 	watchFor   = 2 * time.Second
 )
 
-// identify reads the identity at the start, and makes one where there is none.
+// identify reads the identity at the start, or makes one.
 func (s *Store) identify(ctx context.Context) (err error) {
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // it never fails
@@ -433,7 +432,7 @@ func (s *Store) identify(ctx context.Context) (err error) {
 func (s *Store) runIdentity(ctx context.Context, by confirm, args ...string) (id string, generation uint64, err error) {
 	list, err := texts(s.run(ctx, scriptIdentity, by, false, args))
 	if err == nil && len(list) != 2 {
-		err = fmt.Errorf("redis: key %s is not to be read", s.key("identity"))
+		err = fmt.Errorf("redis: key %s cannot be read", s.key("identity"))
 	}
 	if err != nil {
 		return "", 0, err
@@ -441,7 +440,7 @@ func (s *Store) runIdentity(ctx context.Context, by confirm, args ...string) (id
 	return list[0], number(list[1]), nil
 }
 
-// watching looks each second whether Redis answers, and is what it was, until Close.
+// watching checks each second whether Redis answers and is the same, until Close.
 func (s *Store) watching() {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -454,19 +453,19 @@ func (s *Store) watching() {
 			if err == nil || s.logins.refused.Load() { // it answers
 				s.renewLogin(time.Now())
 			}
-			s.logTrouble("looking whether Redis answers", err)
+			s.logTrouble("checking whether Redis answers", err)
 			s.OnState(err)
 		}
 	}
 }
 
-// watch looks once. What is wrong is an error; what is not what it was, ErrReplaced.
+// watch checks once. It returns ErrReplaced when the store is another one.
 func (s *Store) watch(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, watchFor)
 	defer cancel()
 	was := s.generation()
 	id, n, err := s.runIdentity(ctx, nil, "", "", "")
-	for err != nil && ctx.Err() == nil { // a connection that was cut is no dead server
+	for err != nil && ctx.Err() == nil { // a cut connection does not mean a dead server
 		select {
 		case <-ctx.Done():
 		case <-time.After(tryAgainAfter):
@@ -481,13 +480,13 @@ func (s *Store) watch(ctx context.Context) error {
 	}
 	s.checkGeneration(n, was)
 	if s.identity.replaced.Swap(nil) != nil {
-		s.Log.Info("store: Redis is what it was again")
+		s.Log.Info("store: Redis has its earlier data again")
 	}
 	return nil
 }
 
-// checkIdentity returns ErrReplaced when the store has not the id that it had. Then nothing is
-// done in it until it has.
+// checkIdentity returns ErrReplaced when the store's id is another one. Until it is the same
+// again, all calls fail.
 func (s *Store) checkIdentity(id string) error {
 	was := s.identity.id
 	if id == was {
@@ -512,13 +511,13 @@ func (s *Store) generation() uint64 {
 	return s.identity.generation
 }
 
-// checkGeneration notes a loss when the generation is n, and smaller than was, which had been
-// confirmed before n was read.
+// checkGeneration notes a loss when the generation n is smaller than was, which had been confirmed
+// before n was read.
 func (s *Store) checkGeneration(n, was uint64) {
 	is := &s.identity
 	is.mu.Lock()
 	defer is.mu.Unlock()
-	if n >= was || s.Durability == Cached { // which promises no more
+	if n >= was || s.Durability == Cached { // Cached promises no more
 		return
 	}
 	is.generation = n
@@ -529,7 +528,7 @@ func (s *Store) checkGeneration(n, was uint64) {
 	s.Log.Error("store: " + is.back)
 }
 
-// grow lets the generation grow when something was written.
+// grow increments the generation if something was written.
 func (s *Store) grow(ctx context.Context) {
 	i := &s.identity
 	if !i.wrote.Swap(false) {
@@ -538,20 +537,20 @@ func (s *Store) grow(ctx context.Context) {
 	was := s.generation()
 	id, n, err := s.runIdentity(ctx, s.confirm, "", i.id, strconv.FormatUint(was, 10))
 	if err != nil || id != i.id {
-		i.wrote.Store(true) // what is wrong, watch says
+		i.wrote.Store(true) // watch reports the error
 		return
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.generation == was { // else watch has found that it went back
+	if i.generation == was { // otherwise watch has found that it went back
 		i.generation = max(was, n)
 	}
 }
 
-// ID is what tells this store from any other, to people.
+// ID returns the id of this store, for people.
 func (s *Store) ID() string { return s.identity.id }
 
-// Notices are what a person should look at though it stops nothing.
+// Notices returns what a person should look at though nothing stops.
 func (s *Store) Notices() []string {
 	s.identity.mu.Lock()
 	defer s.identity.mu.Unlock()

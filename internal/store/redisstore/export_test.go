@@ -50,7 +50,7 @@ const WatchAtMost = watchEvery + watchFor
 
 // ForgetMost bounds how much of the ledger Forget reads each time, about; Forgetting is how
 // much it has read.
-func (s *Store) ForgetMost(n int) { s.forgetting.most = n }
+func (s *Store) ForgetMost(n int) { s.forgetting.max = n }
 func (s *Store) Forgetting() int  { return s.forgetting.read }
 
 // DamageRecord changes the bytes of a record.

@@ -13,15 +13,13 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// columns are the letters of the ledger's columns, in the keys.
+// columns has the letters of the ledger's columns in keys.
 const columns = "iwpdrfgmhxnuq"
 
-// Ledger implements store.Bookkeeper. Its lines balance, being written in the step of
-// their records.
+// Ledger implements store.Bookkeeper.
 func (s *Store) Ledger(ctx context.Context) ([]store.LedgerLine, error) { return s.lines(ctx, "0") }
 
-// Recount implements store.Bookkeeper. What is kept is counted by where it is to be
-// found, in one moment.
+// Recount implements store.Bookkeeper. It counts kept records by the sets that they are in.
 func (s *Store) Recount(ctx context.Context) ([]store.LedgerLine, error) { return s.lines(ctx, "1") }
 
 func (s *Store) lines(ctx context.Context, recount string) ([]store.LedgerLine, error) {
@@ -44,11 +42,10 @@ func (s *Store) lines(ctx context.Context, recount string) ([]store.LedgerLine, 
 	return store.Lines(by), nil
 }
 
-// unstored is what was counted of messages that were never kept, and is not in Redis
-// yet.
+// unstored holds counts of messages that were never stored, until they are written to Redis.
 type unstored map[string]*store.Sums
 
-// CountUnstored implements store.Bookkeeper. It is written within a second.
+// CountUnstored implements store.Bookkeeper. The counts are written within a second.
 func (s *Store) CountUnstored(queue string, as store.Column, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,8 +61,8 @@ func (p unstored) of(queue string) *store.Sums {
 	return p[queue]
 }
 
-// flushUnstored writes what was counted of those. When the answer is lost it may be counted
-// twice, on both sides at once.
+// flushUnstored writes those counts. When the answer is lost they may be counted twice, on both
+// sides together.
 func (s *Store) flushUnstored(ctx context.Context) error {
 	s.mu.Lock()
 	took := s.unstored
@@ -93,13 +90,13 @@ func (s *Store) flushUnstored(ctx context.Context) error {
 	return err
 }
 
-// groups is what this process knows of them: enough to say in which one a new failure
-// counts. Redis has what is counted; a record says itself in which group it was put,
-// so that it is taken out of the very same whatever others knew meanwhile.
+// groups is what this process knows of groups: enough to choose the group of a new failure.
+// Redis has the counts. A stored record names its group, so that it is removed from the same
+// one whatever other processes know.
 type groups struct {
 	mu       sync.Mutex
 	known    map[groupID]*knownGroup
-	ordinary int   // how many of them are not a queue's other errors
+	ordinary int   // how many are not a queue's other errors
 	swept    int64 // the hour in which old ones were last forgotten
 	like     store.Record
 	last     errorgroup.Group // of like
@@ -113,8 +110,8 @@ type knownGroup struct {
 
 func (k *knownGroup) any() bool { return k.kept != [len(k.kept)]int64{} }
 
-// of is the group in which a record that is put is counted. Beyond the bound there may be a few
-// more, since others learn within a minute of new ones.
+// of returns the group in which to count a new record. There may be a few groups more than the
+// limit, since other processes learn of new ones within a minute.
 func (g *groups) of(r *store.Record) errorgroup.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -134,7 +131,7 @@ func (g *groups) find(id groupID) (known, inUse bool) {
 	return k != nil, k != nil && k.any()
 }
 
-// learn takes what was read as what is known. The caller holds mu.
+// learn replaces the known groups. The caller holds mu.
 func (g *groups) learn(all map[groupID]*knownGroup) {
 	g.known, g.ordinary = all, 0
 	for id, k := range all {
@@ -144,7 +141,7 @@ func (g *groups) learn(all map[groupID]*knownGroup) {
 	}
 }
 
-// own is a record's own group. Most failures come in batches that are alike.
+// own returns a record's own group. Most records of a batch are alike.
 func (g *groups) own(r *store.Record) errorgroup.Group {
 	l := &g.like
 	if l.Queue != r.Queue || l.Reason != r.Reason || l.Error != r.Error || l.Message.Type != r.Message.Type ||
@@ -163,14 +160,14 @@ func (s *Store) GroupOf(r *store.Record) errorgroup.ID {
 	return store.GroupFor(s.groups.own(r), s.groups.find, true).ID
 }
 
-// failureTimes are when failures of a group were, and why.
+// failureTimes has the times and reasons of a group's failures.
 type failureTimes struct {
 	first, last int64 // minutes since 1970; 0 when there was none
 	hours       map[int64]int64
 	reasons     store.Reasons
 }
 
-// groupChanges are what a change adds to that.
+// groupChanges is what a change adds to groups.
 type groupChanges map[groupID]*groupChange
 
 type groupChange struct {
@@ -187,11 +184,11 @@ func (all groupChanges) of(g errorgroup.Group) *groupChange {
 
 // failed counts a failure.
 func (f *failureTimes) failed(at, now time.Time) {
-	if at.After(now) { // some clock was wrong
+	if at.After(now) { // a wrong clock
 		at = now
 	}
 	if at.Unix() <= 0 {
-		return // it is not known when
+		return // unknown
 	}
 	f.at(at.Unix() / 60)
 	f.hours[at.Unix()/3600]++
@@ -204,7 +201,7 @@ func (f *failureTimes) at(minute int64) {
 	f.last = max(f.last, minute)
 }
 
-// args are those of notegroups in lua/records.lua.
+// args returns the arguments of notegroups in lua/records.lua.
 func (all groupChanges) args() []string {
 	args := []string{itoa(len(all))}
 	for id, s := range all {
@@ -217,7 +214,7 @@ func (all groupChanges) args() []string {
 	return args
 }
 
-// read adds what notegroups has written.
+// read adds what notegroups wrote.
 func (f *failureTimes) read(text string) error {
 	fields := strings.Fields(text)
 	if len(fields) < 3 {
@@ -265,7 +262,7 @@ func (g *groups) refresh(ctx context.Context, s *Store) error {
 	return s.ungroup(ctx, aDayBefore(now), old)
 }
 
-// ungroup forgets groups that have not failed since.
+// ungroup forgets those of the old groups that have not failed since.
 func (s *Store) ungroup(ctx context.Context, since int64, old []string) error {
 	for some := range slices.Chunk(old, maxPerScript) {
 		if _, err := s.do(ctx, scriptUngroup, append([]string{itoa(since)}, some...)...); err != nil {
@@ -277,10 +274,10 @@ func (s *Store) ungroup(ctx context.Context, since int64, old []string) error {
 
 func (f *failureTimes) withinADay(now time.Time) bool { return f.last > aDayBefore(now) }
 
-// aDayBefore is in minutes since 1970.
+// aDayBefore returns minutes since 1970.
 func aDayBefore(now time.Time) int64 { return now.Unix()/60 - 24*60 }
 
-// readGroups reads what is kept of groups.
+// readGroups reads all groups with their counts.
 func (s *Store) readGroups(ctx context.Context) (map[groupID]*knownGroup, error) {
 	all := map[groupID]*knownGroup{}
 	m, err := s.do(ctx, scriptGroups)

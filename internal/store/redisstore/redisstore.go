@@ -1,22 +1,19 @@
-// Package redisstore keeps messages in Redis or Valkey, where several services use one
-// store at once. Each move of a record is one script, in lua/. All keys are in one slot, so
-// that a change of many records, and an operation's progress, are one step in a cluster as
-// well; over three primaries each change needed two phases, for half as much throughput again
-// at most. Read it in this order:
+// Package redisstore keeps messages in Redis or Valkey, which several services can share.
+// Each move of a record is one script, in lua/. All keys are in one slot, so that a change
+// of many records, with an operation's progress, is one step in a cluster, too. Read it in
+// this order:
 //
 //	keys.go          every key, and what is stored under it
 //	redisstore.go    Options, Open, Close, and what counts as durable
-//	connect.go       servers, the settings without which they lose writes, their memory; detects one
-//	                 that was replaced, or has lost writes
-//	scripts.go       the scripts, how one is run, and what it may do when Redis is full
-//	add.go           a batch in one step; one that is tried again is the same one; ids of the newest
-//	                 records, by which redelivered messages are recognized
+//	connect.go       servers, the settings without which they lose writes, their memory; detects
+//	                 a server that was replaced, or has lost writes
+//	scripts.go       the scripts, how they run, and what they may do when Redis is full
+//	add.go           adding a batch in one step, once however often it is tried; receipts
 //	claim.go         due records, claimed for the scheduler under leases
-//	change.go        people's actions: lock, edit, write in one step; the side table; queues and discarded
-//	                 messages whose time is over
+//	change.go        people's actions: lock, edit, write in one step; the side table; forgetting
 //	scan.go          searches
 //	ledger.go        the account of every message; error groups
-//	shared.go        members, leader and announcements of the services
+//	shared.go        replicas, leader and messages between the services
 package redisstore
 
 import (
@@ -43,34 +40,34 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Options say where a store is and what it promises.
+// Options are the options of a store.
 type Options struct {
 	// URL is redis://user:password@host:port/db, or rediss:// for TLS. Further nodes
 	// are ?addr=host:port&addr=…; with ?master_set=name the hosts are Sentinels.
 	URL string
-	// Login, where a file has one, is used instead of the URL's, and read again while the store is open.
+	// Login, if a file has one, is used instead of the URL's, and read again while the store is open.
 	Login connect.Login
 	// Prefix begins all keys, in braces; "" is "redrive". It has no braces and no spaces.
 	Prefix string
 	// Durability is when a write counts as done; "" is Synced.
 	Durability Durability
-	// Replicas is how many replicas must have a write that is Replicated; 0 is 1.
+	// Replicas is how many replicas must have a Replicated write; 0 is 1.
 	Replicas int
-	// Lease is how long a claim stays with a process that says nothing; 0 is 30 s.
+	// Lease is how long a process keeps a claim without renewing it; 0 is 30 s.
 	Lease time.Duration
 	// Timeout bounds each call; 0 is 5 s.
 	Timeout time.Duration
-	// TLS, when not nil, is used with rediss:// instead of the machine's own.
+	// TLS, when not nil, is used with rediss:// instead of the machine's.
 	TLS *tls.Config
-	// Reserve is the room in bytes that is left free of Redis's memory, but at most a
-	// tenth of it: Add fails with store.ErrFull rather than use it. 0 is 256 MiB.
+	// Reserve is how many bytes of Redis's memory are left free, but at most a tenth of
+	// it: Add returns store.ErrFull rather than use them. 0 is 256 MiB.
 	Reserve uint64
 	// Log receives what needs a person; nil is slog.Default.
 	Log *slog.Logger
-	// OnSync receives how long each write took, until it was as durable as promised.
+	// OnSync receives how long each write took to be as durable as promised.
 	OnSync func(time.Duration)
-	// OnState receives each second whether Redis answers and is what it was: nil, or what
-	// is wrong. It must be quick.
+	// OnState is called each second with nil when Redis answers and is the same, otherwise
+	// with the error. It must be quick.
 	OnState func(error)
 
 	// Dial, when not nil, connects to an address, for tests.
@@ -83,7 +80,7 @@ type Durability string
 const (
 	// Synced: on the disk of the server that has it.
 	Synced Durability = "synced"
-	// Replicated: in the memory of so many of its replicas.
+	// Replicated: in the memory of Options.Replicas replicas.
 	Replicated Durability = "replicated"
 	// Cached: in the server's memory. A crash or a failover loses the last moments.
 	Cached Durability = "cached"
@@ -95,7 +92,7 @@ type Store struct {
 	logins     logins
 	changed    chan struct{}
 	confirm    confirm
-	name       string // of this opening, unlike that of any other
+	name       string // unique to this Open
 	tokens     atomic.Uint64
 	stamp      atomic.Int64
 	groups     groups
@@ -105,30 +102,30 @@ type Store struct {
 	forgetting forgetting
 	server     serverMemory
 	identity   identity
-	// step is called before a Change is done: tests end it there.
+	// step is called before a Change is applied: tests stop it there.
 	step func(string) error
 
-	// changing lets one Change of this process at a time lock records: two that want
-	// the same would else take each other for a claim. As asking, ending and turn, which are held
-	// too while Redis is asked, it is one that a caller can stop waiting for.
+	// changing lets one Change of this process at a time lock records: otherwise two that
+	// want the same would take each other for a claim. Like asking, ending and turn, which
+	// are also held during calls to Redis, it is a semaphore so that waiting ends with ctx.
 	changing *semaphore.Weighted
-	doubt    atomic.Pointer[change] // the last Change, when it is not known what became of it
+	doubt    atomic.Pointer[change] // the last Change, while its result is unknown
 
-	ctx            context.Context // ends with Close, when no call is under way
+	ctx            context.Context // ends with Close, after the last call
 	cancel         context.CancelFunc
 	mu             sync.Mutex
 	calls          store.OpenCalls
 	confirmedTerms sync.Map // by what this process leads
-	// failing is what upkeep and the like fail at, and since when.
+	// failing is what the store's goroutines fail at, and since when.
 	failing map[string]time.Time
-	damage  map[string]string // keys of records that cannot be read, and how
+	damage  map[string]string // key of an unreadable record to error
 	own     sync.WaitGroup    // the store's goroutines
 	stop    chan struct{}     // closed when they must end
 }
 
-// Open opens a store and makes it when there is none. It fails when the server cannot
-// keep what is promised: one that evicts, or whose durability is less than asked for;
-// and with store.ErrFormat when the store has a format of another version.
+// Open opens a store, or makes it. It fails when the server cannot keep the promises: one
+// that evicts, or is less durable than asked for; and with store.ErrFormat when the store
+// has the format of another version.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	o.defaults()
 	login := o.firstLogin()
@@ -174,7 +171,7 @@ func (o *Options) defaults() {
 	}
 }
 
-// begin looks at the server and at what is there already.
+// begin checks the server and reads what the store needs in memory.
 func (s *Store) begin(ctx context.Context) error {
 	if err := s.check(ctx); err != nil {
 		return err
@@ -191,11 +188,11 @@ func (s *Store) begin(ctx context.Context) error {
 	return s.unlockAbandoned(ctx)
 }
 
-// formatVersion is what is written. Those before the first release, 1 and 2, spread a
-// store over several slots, and are not read any more.
+// formatVersion is written. Formats 1 and 2, before the first release, spread a store over
+// several slots, and are no longer read.
 const formatVersion = "3"
 
-// format notes how the store is laid out, or reads it.
+// format writes or checks the store's format.
 func (s *Store) format(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
@@ -205,7 +202,7 @@ func (s *Store) format(ctx context.Context) error {
 		return hint.Errorf("replay or discard what it keeps with that version, or use another store.redis.prefix",
 			"redis: %w: %s is %q, of a version before the first release, and this version reads format %s",
 			store.ErrFormat, old, text, formatVersion)
-	case rueidis.IsRedisNil(err), strings.HasPrefix(err.Error(), "NOPERM"): // its user can use this store alone
+	case rueidis.IsRedisNil(err), strings.HasPrefix(err.Error(), "NOPERM"): // its user may use only this prefix
 	default:
 		return s.wrapError(err)
 	}
@@ -222,7 +219,7 @@ func (s *Store) format(ctx context.Context) error {
 	return s.wrapError(err)
 }
 
-// use keeps the store open during a call, which ctx bounds.
+// use keeps the store open until done is called. It fails when the store was replaced.
 func (s *Store) use(ctx context.Context) (done func(), err error) {
 	if done, err = s.calls.Begin(ctx); err != nil {
 		return nil, err
@@ -234,7 +231,7 @@ func (s *Store) use(ctx context.Context) (done func(), err error) {
 	return done, nil
 }
 
-// Close waits for calls under way, and releases what this process has claimed.
+// Close waits for running calls, and releases the claims of this process.
 func (s *Store) Close() error {
 	if !s.calls.Close() {
 		return nil
@@ -247,8 +244,7 @@ func (s *Store) Close() error {
 	return err
 }
 
-// Changed implements store.Store. What other processes changed is said within a
-// second.
+// Changed implements store.Store. Changes of other processes are signalled within a second.
 func (s *Store) Changed() <-chan struct{} { return s.changed }
 
 func (s *Store) signal() {
@@ -258,7 +254,7 @@ func (s *Store) signal() {
 	}
 }
 
-// wrapError says in an error that it is of Redis.
+// wrapError adds to an error that it is from Redis.
 func (s *Store) wrapError(err error) error {
 	if err == nil || errors.Is(err, store.ErrFull) || errors.Is(err, ErrReplaced) {
 		return err
@@ -267,7 +263,7 @@ func (s *Store) wrapError(err error) error {
 	return fmt.Errorf("redis: %w", err)
 }
 
-// upkeep does what is to be done now and then, until Close.
+// upkeep does periodic work until Close.
 func (s *Store) upkeep() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -277,7 +273,7 @@ func (s *Store) upkeep() {
 		case <-s.stop:
 			return
 		case now := <-tick.C:
-			// Others may have added, or not ended what they claimed.
+			// Other processes may have added records, or let claims expire.
 			s.signal()
 			if s.identity.replaced.Load() != nil {
 				continue
@@ -291,14 +287,13 @@ func (s *Store) upkeep() {
 			}
 			if now.Sub(recovered) >= s.Lease {
 				recovered = now
-				s.logTrouble("releasing what others have left locked", s.unlockAbandoned(s.ctx))
+				s.logTrouble("releasing locks that others have left", s.unlockAbandoned(s.ctx))
 			}
 		}
 	}
 }
 
-// logTrouble logs, once, that something fails that is done again and again, and that it works
-// again.
+// logTrouble logs once that repeated work fails, and once that it works again.
 func (s *Store) logTrouble(doing string, err error) {
 	s.mu.Lock()
 	since, known := s.failing[doing]
@@ -316,8 +311,8 @@ func (s *Store) logTrouble(doing string, err error) {
 	}
 }
 
-// damaged takes note of a record that cannot be read, which stops no other, and returns an
-// error for those who asked for it.
+// damaged notes a record that cannot be read, and returns the error for a caller that wants
+// this record.
 func (s *Store) damaged(number uint64, err error) error {
 	key := s.key("m:" + member(number))
 	s.mu.Lock()
@@ -325,12 +320,12 @@ func (s *Store) damaged(number uint64, err error) error {
 	s.damage[key] = err.Error()
 	s.mu.Unlock()
 	if !known {
-		s.Log.Error("store: a message is damaged: it is set apart, and all else goes on", "key", key, "error", err)
+		s.Log.Error("store: a damaged message is left out, and all others are kept", "key", key, "error", err)
 	}
 	return fmt.Errorf("%w: redis: key %s: %w", store.ErrUnreadable, key, err)
 }
 
-// Damage implements store.Damageable: the keys of records that could not be read.
+// Damage implements store.Damageable. It returns the keys of records.
 func (s *Store) Damage() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -356,7 +351,7 @@ func (s *Store) Counts(ctx context.Context) ([]store.QueueCount, error) {
 }
 
 // CountDue implements store.Searcher.
-func (s *Store) CountDue(ctx context.Context, queues []string, edges []time.Time, most int64) ([]int64, error) {
+func (s *Store) CountDue(ctx context.Context, queues []string, edges []time.Time, limit int64) ([]int64, error) {
 	args := []string{itoa(len(edges))}
 	for _, edge := range edges {
 		args = append(args, itoa(edge.UnixMicro()))
@@ -365,7 +360,7 @@ func (s *Store) CountDue(ctx context.Context, queues []string, edges []time.Time
 	list, err := texts(s.call(ctx, scriptCountDue, args...))
 	counts := make([]int64, len(edges))
 	for i, n := range list {
-		counts[i] = min(most, int64(number(n)))
+		counts[i] = min(limit, int64(number(n)))
 	}
 	return counts, err
 }

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	scanPage  = 200     // records that are read at once
-	scanBytes = 1 << 20 // and how much of them, after which it is enough
+	scanPage  = 200     // records read at once
+	scanBytes = 1 << 20 // bytes after which a page ends
 )
 
-// Scan implements store.Scanner. What moves while it reads page by page moves past a
-// page, so those that were visited are noted, a bit for each.
+// Scan implements store.Scanner. A record may move to a later page meanwhile, so visited
+// ones are remembered, with a bit for each.
 func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed) (bool, error)) error {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -55,7 +55,7 @@ func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed
 // visited has a bit for the number of each record that was visited.
 type visited map[uint64]uint64
 
-// first notes a visit, and tells whether it is the record's first.
+// first records a visit, and reports whether it is the record's first.
 func (v visited) first(seq uint64) bool {
 	bit := uint64(1) << (seq % 64)
 	was := v[seq/64]
@@ -63,14 +63,14 @@ func (v visited) first(seq uint64) bool {
 	return was&bit == 0
 }
 
-// cursor is a Scan under way.
+// cursor is a running Scan.
 type cursor struct {
 	s           *Store
 	down        bool
 	body        bool
 	from        string // bounds of Due
 	to          string
-	which       []string // groups, and sets to read
+	which       []string // groups and sets to read
 	due, number string   // where the next page begins
 	last        bool
 }
@@ -80,7 +80,7 @@ type found struct {
 	seq uint64
 }
 
-// scan begins one; nil when there is nothing to look at.
+// scan returns the cursor of a range; nil when there is nothing to read.
 func (s *Store) scan(ctx context.Context, r store.Range) (*cursor, error) {
 	c := &cursor{s: s, down: r.NewestFirst, body: r.Body, from: "-inf", to: "+inf"}
 	if !r.From.IsZero() {
@@ -108,10 +108,10 @@ func (s *Store) scan(ctx context.Context, r store.Range) (*cursor, error) {
 	return c, nil
 }
 
-// bound leaves out what is due from then on. Kept are microseconds.
+// bound returns the end, for ZCOUNT, of what is due before t: Due is stored in microseconds.
 func bound(t time.Time) string { return "(" + itoa(t.Add(time.Microsecond-1).UnixMicro()) }
 
-// which are the arguments of lua/scan.lua from the groups on; nil when nothing can be
+// which returns the arguments of lua/scan.lua from the groups on; nil when nothing can be
 // found.
 func (s *Store) which(ctx context.Context, r store.Range) ([]string, error) {
 	states := "wcpd"
@@ -133,7 +133,7 @@ func (s *Store) which(ctx context.Context, r store.Range) ([]string, error) {
 	for id := range groups {
 		which = append(which, string(id[:]))
 	}
-	// A group's waiting records are looked for among their queue's.
+	// A group's waiting records are searched among their queue's.
 	begin := len(which)
 	var of []string
 	for id, queue := range groups {
@@ -153,7 +153,7 @@ func (s *Store) which(ctx context.Context, r store.Range) ([]string, error) {
 	return which, nil
 }
 
-// sets adds the names of those of queues in some states; nil when there are none.
+// sets appends the names of the sets of queues in states; nil without queues.
 func sets(which, queues []string, states string) []string {
 	if len(queues) == 0 {
 		return nil
@@ -166,7 +166,7 @@ func sets(which, queues []string, states string) []string {
 	return which
 }
 
-// groupsOf are the groups of a range that are known, and their queues.
+// groupsOf returns the known groups of a range, with their queues.
 func (s *Store) groupsOf(ctx context.Context, r store.Range) (map[groupID]string, error) {
 	of := func() (map[groupID]string, bool) {
 		s.groups.mu.Lock()
@@ -192,7 +192,6 @@ func (s *Store) groupsOf(ctx context.Context, r store.Range) (map[groupID]string
 	return groups, nil
 }
 
-// page reads the next page.
 func (c *cursor) page(ctx context.Context) (page []found, err error) {
 	args := append([]string{flag(c.down), c.from, c.to, c.due, c.number, itoa(scanPage), itoa(scanBytes), flag(c.body)},
 		c.which...)
@@ -207,7 +206,7 @@ func (c *cursor) page(ctx context.Context) (page []found, err error) {
 		c.number = member(number(c.number) + 1)
 	}
 	for rest := list[3:]; len(rest) >= 4; rest = rest[4:] {
-		if f, err := c.s.found(number(rest[1]), rest[3], c.body); err == nil { // or it is noted
+		if f, err := c.s.found(number(rest[1]), rest[3], c.body); err == nil { // found notes an error
 			page = append(page, f)
 		}
 	}
@@ -221,7 +220,7 @@ func flag(on bool) string {
 	return "0"
 }
 
-// found makes a Listed of a record without its group. An error is noted, and of this record
+// found decodes a record without its group. It notes an error, which is about this record
 // alone.
 func (s *Store) found(number uint64, value string, body bool) (f found, err error) {
 	var r *store.Record
@@ -292,7 +291,7 @@ func (s *Store) Get(ctx context.Context, key store.Key) (store.Listed, error) {
 	return f.Listed, nil
 }
 
-// get is the value of a key; "" when there is none.
+// get returns the value of a key; "" when there is none.
 func (s *Store) get(ctx context.Context, name string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
@@ -309,10 +308,10 @@ func (s *Store) NewestNumber(ctx context.Context) (uint64, error) {
 	return number(text), err
 }
 
-// pastKept is how many past failures are kept, as an argument.
+// pastKept is PastFailuresKept as an argument.
 var pastKept = itoa(store.PastFailuresKept)
 
-// pastFailure is what is left of a record, as it is kept.
+// pastFailure returns the encoded past failure of a record.
 func pastFailure(r *store.Record, ended time.Time, how store.Ending) string {
 	return pastFailureText(store.PastFailureOf(r, ended, how))
 }

@@ -19,18 +19,18 @@ import (
 //go:embed lua/*.lua
 var sources embed.FS
 
-// script is one of lua/.
+// script is a script of lua/.
 type script struct{ text, sha string }
 
-// What scripts do when Redis is full: those that free memory, or are part of that,
-// must work then as well.
+// What scripts do when Redis is full: those that free memory, or help to, must still
+// work.
 const (
 	stopsWhenFull = "#!lua\n"
 	worksWhenFull = "#!lua flags=allow-oom\n"
 	onlyReads     = "#!lua flags=no-writes,allow-oom\n"
 )
 
-// moves are the scripts that move records, and share lua/records.lua.
+// moves loads a script that moves records, with lua/records.lua.
 func moves(name, flags string) *script { return load(flags, "store", "records", name) }
 
 func plain(name, flags string) *script { return load(flags, "store", name) }
@@ -85,13 +85,12 @@ var (
 	scriptIdentity = plain("identity", worksWhenFull)
 )
 
-// do runs a script. An error may come after it was done, when the answer
-// was lost.
+// do runs a script. After an error it may still have run: the answer may be lost.
 func (s *Store) do(ctx context.Context, sc *script, args ...string) (rueidis.RedisMessage, error) {
 	return s.run(ctx, sc, nil, false, args)
 }
 
-// call is do for a method that is one script: it keeps the store open meanwhile.
+// call is do for methods that run one script: it keeps the store open meanwhile.
 func (s *Store) call(ctx context.Context, sc *script, args ...string) (m rueidis.RedisMessage, err error) {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -101,8 +100,8 @@ func (s *Store) call(ctx context.Context, sc *script, args ...string) (m rueidis
 	return s.do(ctx, sc, args...)
 }
 
-// write runs a script that changes what is kept, and returns when that is as durable
-// as was promised.
+// write runs a script that changes the store, and returns when the change is as durable as
+// promised.
 func (s *Store) write(ctx context.Context, sc *script, args ...string) (rueidis.RedisMessage, error) {
 	began := time.Now()
 	m, err := s.run(ctx, sc, s.confirm, true, args)
@@ -113,7 +112,7 @@ func (s *Store) write(ctx context.Context, sc *script, args ...string) (rueidis.
 	return m, err
 }
 
-// tryAgainAfter is how long it rests when a script must wait.
+// tryAgainAfter is the interval between tries.
 const tryAgainAfter = 20 * time.Millisecond
 
 func (s *Store) run(
@@ -128,8 +127,8 @@ func (s *Store) run(
 		case err == nil:
 			return m, nil
 		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-			// Of another call, for whose connection this one waited: rueidis makes one for both, and
-			// gives it the time of the first. Nothing was sent.
+			// The deadline of another call: rueidis makes one connection for both, within the
+			// time of the first. Nothing was sent.
 		case !ok:
 			return m, s.wrapError(err)
 		case said.IsNoScript() && !whole:
@@ -148,8 +147,8 @@ func (s *Store) run(
 	}
 }
 
-// notYet tells that nothing was done, and that it is soon worth another try: the slot
-// is on its way to another node, or has another owner.
+// notYet reports whether nothing was done and another try may soon work: the slot is moving
+// to another node, or has another owner.
 func notYet(err *rueidis.RedisError) bool {
 	_, moved := err.IsMoved()
 	_, asked := err.IsAsk()
@@ -157,8 +156,8 @@ func notYet(err *rueidis.RedisError) bool {
 		strings.HasPrefix(err.Error(), "READONLY ")
 }
 
-// once sends a script, whole or by its hash; what tells, if it must be the same, which
-// store that was in; and what confirms it.
+// once sends a script, whole or by its hash; if same, with a command that returns which store
+// it ran in; and with confirm's command, if any.
 func (s *Store) once(
 	ctx context.Context, sc *script, whole bool, confirm confirm, same bool, args []string,
 ) (rueidis.RedisMessage, error) {
@@ -175,8 +174,8 @@ func (s *Store) once(
 	if confirm == nil {
 		answers = client.DoMulti(ctx, all...)
 	} else {
-		// On one connection, since it is that of which Redis confirms what it wrote; and
-		// not where rueidis would follow a redirection with the first of them alone.
+		// On one connection, since Redis confirms the writes of the connection that asks; and a
+		// dedicated one, since rueidis would follow a redirection with the first command alone.
 		c, free := client.Dedicate()
 		defer free()
 		until, _ := ctx.Deadline()
@@ -187,7 +186,7 @@ func (s *Store) once(
 	if err == nil && same {
 		id, asked := answers[1].ToString()
 		if asked != nil && !rueidis.IsRedisNil(asked) {
-			return m, fmt.Errorf("which store it was done in is not known: %v", asked) // it is not tried again
+			return m, fmt.Errorf("which store it was done in is not known: %v", asked) // %v: no retry
 		}
 		err = s.checkIdentity(id)
 	}
@@ -200,8 +199,8 @@ func (s *Store) once(
 // waitTick is how much later than asked Redis may end a wait.
 const waitTick = 150 * time.Millisecond
 
-// confirm makes the command that waits until a connection's writes are durable; nil
-// when none is needed.
+// confirm builds the command that waits until a connection's writes are durable; nil when
+// none is needed.
 type confirm func(b rueidis.Builder, within time.Duration) rueidis.Completed
 
 var errUnconfirmed = errors.New("it did not confirm in time that what was written is safe")
@@ -231,7 +230,7 @@ func (s *Store) confirmed(answer rueidis.RedisResult) error {
 	return nil
 }
 
-// texts are an answer that is a list, of texts and numbers.
+// texts converts an answer that is a list of texts and numbers.
 func texts(m rueidis.RedisMessage, err error) ([]string, error) {
 	if err != nil {
 		return nil, err
@@ -251,8 +250,8 @@ func texts(m rueidis.RedisMessage, err error) ([]string, error) {
 	return all, nil
 }
 
-// maxPerScript is how many records a script takes at once, but for one that must be whole:
-// Redis does nothing else meanwhile.
+// maxPerScript is how many records a script handles at once, unless it must be one step: Redis
+// does nothing else meanwhile.
 const maxPerScript = 256
 
 func itoa[N int | int64 | uint64](n N) string { return strconv.FormatInt(int64(n), 10) }

@@ -32,10 +32,10 @@ func (s *Store) Leave(ctx context.Context, replica string) error {
 	return err
 }
 
-// Lead implements store.Shared. A term that this process has not seen confirmed is asked
-// for again until it is as durable as any write: were it lost with the server that gave
-// it, the next server would give its number to another. Renewing it is not confirmed: a
-// leader that others cannot succeed goes on while nothing can be confirmed.
+// Lead implements store.Shared. A new term is asked for again until it is confirmed, as
+// durable as any write: if it were lost with its server, the next server would give its
+// number to another replica. Renewals are not confirmed: a leader that others cannot
+// succeed continues while nothing can be confirmed.
 func (s *Store) Lead(
 	ctx context.Context, what, replica string, ttl time.Duration,
 ) (term uint64, leads bool, err error) {
@@ -46,7 +46,7 @@ func (s *Store) Lead(
 	defer done()
 	term, leads, err = s.lead(ctx, s.do, what, replica, ttl)
 	if confirmed, _ := s.confirmedTerms.Load(what); err == nil && leads && confirmed != term {
-		// It writes again: what is confirmed is a write of the connection that asks.
+		// Write again: Redis confirms only writes of the connection that asks.
 		if term, leads, err = s.lead(ctx, s.write, what, replica, ttl); err == nil && leads {
 			if err = s.unlock(ctx, what); err == nil {
 				s.confirmedTerms.Store(what, term)
@@ -66,7 +66,7 @@ func (s *Store) lead(
 		return 0, false, err
 	}
 	if len(list) != 2 {
-		return 0, false, errors.New("redis: who leads is not to be read")
+		return 0, false, errors.New("redis: the leader's entry cannot be read")
 	}
 	term, err = strconv.ParseUint(list[0], 10, 64)
 	return term, list[1] == "1", s.wrapError(err)
@@ -78,8 +78,7 @@ func (s *Store) Resign(ctx context.Context, what, replica string) error {
 	return err
 }
 
-// topic is a channel. It is a sharded one, which a cluster does not send to all its
-// nodes.
+// topic returns the name of a sharded channel, which a cluster does not send to all nodes.
 func (s *Store) topic(name string) string { return s.key("topic:" + name) }
 
 // Send implements store.Shared.
@@ -95,8 +94,8 @@ func (s *Store) Send(ctx context.Context, topic string, message []byte) error {
 		s.client().B().Spublish().Channel(s.topic(topic)).Message(rueidis.BinaryString(message)).Build()).Error())
 }
 
-// Listen implements store.Shared. It has a connection of its own, since rueidis would
-// subscribe again after a cut and say nothing of it.
+// Listen implements store.Shared. It has a connection of its own: on a shared one, rueidis
+// would silently subscribe again after a cut.
 func (s *Store) Listen(ctx context.Context, topic string, receive func(message []byte)) error {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -109,7 +108,7 @@ func (s *Store) Listen(ctx context.Context, topic string, receive func(message [
 	ended := c.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage: func(m rueidis.PubSubMessage) { receive([]byte(m.Message)) },
 		OnSubscription: func(m rueidis.PubSubSubscription) {
-			if m.Kind != "ssubscribe" { // the slot has gone elsewhere
+			if m.Kind != "ssubscribe" { // the slot has moved
 				select {
 				case gone <- struct{}{}:
 				default:

@@ -1,6 +1,6 @@
--- Add: keeps records, all or none, and a batch that it has kept already not again.
--- Arguments: process, position, token of the batch, how long (ms) that is remembered; those
--- of add, of notegroups, of remember. Returns the last number.
+-- Add: stores a batch of records, all or none, and only once.
+-- Arguments: process, position, token of the batch, how long (ms) to remember that; those of
+-- add, of notegroups, of remember. Returns the last number.
 local positions, position, token, ttl = P .. 'added:' .. arg(), arg(), arg(), arg()
 local has, last = (call('HGET', positions, position) or ''):match('^(%S+) (%d+)$')
 if has == token then

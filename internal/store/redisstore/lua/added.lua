@@ -1,4 +1,4 @@
--- Added: whether Add has kept a batch already; it works when Redis is full.
+-- Reports whether Add has stored a batch; works when Redis is full.
 -- Arguments: process, position, token of the batch. Returns 1 or 0.
 local positions, position, token = P .. 'added:' .. arg(), arg(), arg()
 local has = call('HGET', positions, position) or ''

@@ -1,4 +1,4 @@
--- Counts what came and was never kept. Arguments: n, then n times column and queue, how many.
+-- CountUnstored. Arguments: n, then n times column and queue, how many.
 for _ = 1, tonumber(arg()) do
   call('HINCRBY', P .. 'sums', arg(), arg())
 end

@@ -1,14 +1,13 @@
--- Does what a Change decided, whole or not at all, and once: what comes a second time
--- does nothing.
+-- Applies a Change, whole or not at all, and only once.
 -- Arguments:
---   what is led, the term it is done in, token of the locks (which may have been lost),
---   how long this is remembered (ms), how many past failures to keep
+--   what is led, the term, token of the locks (which may be lost), how long to remember
+--   this (ms), how many past failures to keep
 --   n, then n times
---     "k" number, state and lane, due, "1" when the body is as it was, group and record
+--     "k" number, state and lane, due, "1" when the body is unchanged, group and record
 --     "d" number, past failure ("" when none is kept)  deleted
 --     "f" number, past failure                         forwarded, and deleted
 --   those of add, of notegroups, of write
--- Returns 1, or 0 when locks were lost, or it was forbidden, and nothing was done, -1 when another leads.
+-- Returns 1; 0 when locks were lost or it is forbidden, so nothing was done; -1 when another leads.
 local led, term = arg(), arg()
 local token, ttl, most = arg(), arg(), arg()
 local once = P .. 't:' .. token

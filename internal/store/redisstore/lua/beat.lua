@@ -1,5 +1,5 @@
--- Beat. Arguments: replica, how it describes itself, how long (ms).
--- Returns for each that is alive: id, how it describes itself.
+-- Beat. Arguments: replica, its description, how long (ms).
+-- Returns for each replica alive: id, description.
 local replica, about, ttl = arg(), arg(), arg()
 local time, out = now(), {}
 call('ZADD', P .. 'replicas', time + ttl, replica)

@@ -1,9 +1,8 @@
--- Claim: hands out what is due of a lane, and gives back first what others did not
--- end in time.
--- Arguments: lane, up to when, how many at most, how much of bodies at most, "1" when
--- the first one may be larger, token, how long (ms).
--- Returns for each: number, record. One whose record is not there is damaged: it is
--- taken out of the way of the others, and returned with its number alone.
+-- Claim: claims due records of a lane, after it releases expired claims.
+-- Arguments: lane, up to when, how many at most, bytes of bodies at most, "1" when the first
+-- may be larger, token, how long (ms).
+-- Returns for each: number, record. A missing record is damage: it is claimed, too, so that it
+-- delays no other, and returned with its number alone.
 local lane, upto, most, bytes, larger, token, lease = arg(), arg(), arg(), tonumber(arg()), arg() == '1', arg(), tonumber(arg())
 local time = now()
 expire(time)

@@ -1,5 +1,5 @@
--- CountDue. Arguments: n, then n edges, then queues. Returns for each edge how many
--- are due before it, and not before the one in front of it.
+-- CountDue. Arguments: n, then n edges, then queues. Returns for each edge how many records
+-- are due before it, and not before the previous edge.
 local edges, out = {}, {}
 for i = 1, tonumber(arg()) do
   edges[i], out[i] = '(' .. arg(), 0

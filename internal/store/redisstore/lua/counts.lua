@@ -1,6 +1,6 @@
--- Counts. Returns for each queue: queue, waiting, parked, discarded, and of the
--- waiting one that is earliest due, claimed or not, when it is and the record without
--- its body ("" when none waits).
+-- Counts. Returns for each queue: queue, waiting, parked, discarded; then, of the first
+-- waiting record, claimed or not, when it is due and the record without its body ("" when
+-- none waits).
 local out = {}
 for _, queue in ipairs(call('SMEMBERS', P .. 'queues')) do
   local waiting, a = 0, {}

@@ -1,5 +1,5 @@
--- A page of the side table. Arguments: the range of names (as ZRANGE BYLEX has it:
--- from, to), how many at most, how much of values at most.
+-- Returns a page of the side table. Arguments: the range of names (from, to, for ZRANGE
+-- BYLEX), how many at most, bytes of values at most.
 -- Returns for each: name, value.
 local out, bytes = {}, 0
 local names = call('ZRANGE', P .. 'en', arg(), arg(), 'BYLEX', 'LIMIT', 0, arg())

@@ -1,4 +1,4 @@
--- Find. Argument: id. Returns for each record with it: number, record.
+-- Find. Argument: id. Returns for each record with that id: number, record.
 local id, out = arg(), {}
 for n in (call('HGET', P .. 'i:' .. bucket(id), id) or ''):gmatch('%d+') do
   out[#out + 1] = n

@@ -1,4 +1,4 @@
--- Finish: ends claims, those that are still held by their token.
+-- Finish: ends claims that are still held by their token.
 -- Arguments: how many past failures to keep, n, then n times: number, token, and
 --   "r" or "f" (retried or forwarded), past failure
 --   "p" (parked), when, the record without its body, the ledger's column
@@ -24,8 +24,7 @@ for i, e in ipairs(ends) do
     table.insert(lanes[lane], e.number)
     local m = meta(e.number)
     if not m then
-      -- Its record was taken away behind our back: the others are to be finished, and
-      -- the recount shows it.
+      -- Somebody else deleted the record: finish the others; Recount shows the loss.
     elseif e.new then
       local body = m.body > 0 and call('GETRANGE', P .. 'm:' .. e.number, -m.body, -1) or ''
       put(e.number, 'p', queue, e.what, m.group .. e.new .. body)

@@ -1,3 +1,3 @@
--- Forbids a Change to be done, if it was not. Arguments: token, how long (ms).
+-- Forbids a Change unless it was done. Arguments: token, how long (ms).
 call('SET', P .. 'undone:' .. arg(), '1', 'PX', arg())
 return 1

@@ -1,5 +1,5 @@
--- DeleteEntries. Arguments: what is led, the term it is done in, the range of names
--- (from, to). The terms of what is named as they begin are forgotten, too. Returns 1, or 0 when another leads by now and nothing was done.
+-- DeleteEntries. Arguments: what is led, the term, the range of names (from, to). It also
+-- forgets the terms of the names' prefix. Returns 1, or 0 when another leads, so nothing was done.
 if deposed(arg(), arg()) then
   return 0
 end

@@ -1,3 +1,3 @@
--- Groups. Returns three lists: what the members of each share, how many are kept of
--- each in each state, and when they were seen.
+-- Groups. Returns three hashes as lists: what the members of each group share, how many are
+-- kept in each state, and when they failed.
 return {call('HGETALL', P .. 'groups'), call('HGETALL', P .. 'groups:kept'), call('HGETALL', P .. 'groups:seen')}

@@ -1,6 +1,6 @@
--- Tells which store this is, and its generation.
--- Arguments: the id that it gets if it has none ('' for none); the id, and the least
--- generation, with which it grows by one ('' for neither).
+-- Returns which store this is, and its generation.
+-- Arguments: an id for a store without one ('' to give none); the store's id and a minimum
+-- generation, to increment it ('' for neither).
 -- Returns the id ('' for none), the generation.
 local first, id, least = arg(), arg(), arg()
 local key = P .. 'identity'

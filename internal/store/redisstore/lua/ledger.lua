@@ -1,4 +1,4 @@
--- Ledger and Recount. Argument: "1" to count again what is kept.
+-- Ledger and Recount. Argument: "1" to count kept records again.
 -- Returns for each: column and queue, how many.
 local out, recount = {}, arg() == '1'
 local all = call('HGETALL', P .. 'sums')

@@ -1,4 +1,4 @@
--- The ledger's lines of some queues. Arguments: the columns, queues. Returns a number for
+-- Returns the ledger's lines of queues. Arguments: the columns, queues. Returns a number for
 -- each column of each queue.
 local columns, out, queue = arg(), {}, arg()
 while queue do

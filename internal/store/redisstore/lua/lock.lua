@@ -1,7 +1,7 @@
--- Locks records for a Change: nobody claims or changes them until it lets go.
+-- Locks records for a Change: nobody else claims or changes them until it releases them.
 -- Arguments: token, how long (ms), n, then n times: number, id.
--- Returns for each the size of its body; -1 when it is not kept, or claimed, and -2
--- when another Change has it.
+-- Returns for each the size of its body; -1 when it is claimed or not kept, and -2 when
+-- another Change has locked it.
 local token, lease = arg(), tonumber(arg())
 local time, out = now(), {}
 expire(time)

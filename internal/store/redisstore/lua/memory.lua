@@ -1,2 +1,2 @@
--- How the memory is of the server that has the store: what INFO says of it.
+-- Returns INFO memory of the server that has the store.
 return call('INFO', 'memory')

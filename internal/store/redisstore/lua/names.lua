@@ -1,6 +1,6 @@
--- A step over the ledger's columns of queues, for Forget. Arguments: where it goes on
--- ("0": at the beginning), how many there are to a step. Returns where the next one goes
--- on ("0": this was the last), then columns and queues; some may come twice.
+-- Returns a page of the ledger's columns, for Forget. Arguments: the cursor ("0" at the
+-- start), about how many. Returns the next cursor ("0" at the end), then columns and queues;
+-- some may come twice.
 local step = call('HSCAN', P .. 'sums', arg(), 'COUNT', arg())
 local out = {step[1]}
 for i = 1, #step[2], 2 do

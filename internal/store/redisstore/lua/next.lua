@@ -1,5 +1,5 @@
--- Next: lanes, and when the first record that may be claimed is due.
--- Returns for each: lane, due. What others did not end in time is given back first.
+-- Next: returns for each lane with unclaimed records: lane, when the first is due. It releases
+-- expired claims first.
 expire(now())
 local out = {}
 for _, lane in ipairs(call('SMEMBERS', P .. 'wq')) do

@@ -1,4 +1,4 @@
--- PastFailures. Argument: id. Returns those of its records.
+-- PastFailures. Argument: id. Returns the past failures with that id.
 local id, out = arg(), {}
 for _, e in ipairs(call('LRANGE', P .. 'past:' .. bucket(id), 0, -1)) do
   if e:sub(1, 16) == id then

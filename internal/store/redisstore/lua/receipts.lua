@@ -1,6 +1,6 @@
--- Receipts: of each process but one those that it wrote since it had written so many.
--- Arguments: that process, then process and number of those of which some are known.
--- Returns process, how many it has written, and list in turns, of all that are there.
+-- Receipts: returns those of all processes but one.
+-- Arguments: that process, then for processes of which some are known: process, how many it
+-- had written. Returns for each process: process, how many it has written, list of new ones.
 local but, known, found = ARGV[1], {}, {}
 for i = 2, #ARGV, 2 do
   known[ARGV[i]] = tonumber(ARGV[i + 1])

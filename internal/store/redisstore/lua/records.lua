@@ -1,7 +1,7 @@
 -- What scripts that move records share.
 
--- sums and kept are what a script counts; account writes it. Fields are a letter and
--- the queue (sums: see columns in ledger.go) or the group (kept: its state).
+-- sums and kept gather what a script counts; account writes it. Fields are a letter and the
+-- queue (sums: see columns in ledger.go) or the group (kept: the letter of its state).
 local sums, kept, listed = {}, {}, {}
 local function count(t, field, n)
   t[field] = (t[field] or 0) + n
@@ -19,7 +19,7 @@ local function account()
   end
 end
 
--- put writes a record where it belongs: what waits in a lane, what does not in a queue.
+-- put writes a record: a waiting one to a lane, any other to a queue.
 local function put(number, state, lane, due, value)
   local group, queue = value:sub(1, 8), queueof(lane)
   call('SET', P .. 'm:' .. number, value)
@@ -41,7 +41,7 @@ local function put(number, state, lane, due, value)
   count(kept, state .. group, 1)
 end
 
--- take takes a record out of where it is; what waits is claimed or locked.
+-- take removes a record from its lane or queue; a waiting one is claimed or locked.
 local function take(number, m)
   if m.state == 'w' then
     for _, lane in ipairs(lanesof(m.queue)) do
@@ -57,14 +57,14 @@ local function take(number, m)
   count(kept, m.state .. m.group, -1)
 end
 
--- endclaim forgets a claim or lock.
+-- endclaim deletes a claim or lock.
 local function endclaim(number)
   call('HDEL', P .. 'token', number)
   call('ZREM', P .. 'lease', number)
   call('ZREM', P .. 'locks', number)
 end
 
--- The index of ids: id → its numbers, in hashes that are small enough to stay compact.
+-- The index of ids: id → its numbers, in hashes small enough for the compact encoding.
 local function index(id, number)
   local key, plain = P .. 'i:' .. bucket(id), ('%.0f'):format(tonumber(number))
   local has = call('HGET', key, id)
@@ -84,7 +84,7 @@ local function unindex(id, number)
   end
 end
 
--- add keeps new records, read from the arguments:
+-- add stores new records, read from the arguments:
 --   n, then n times: state ("n", "u" or "q": newly parked, and the column of that) and lane, due, id, value
 -- and returns the last number.
 local function add()
@@ -105,11 +105,11 @@ local function add()
   return n
 end
 
--- notegroups notes what is known of groups besides what is kept of them, read from the
--- arguments: n, then n times
+-- notegroups writes what groups share, and their failures, read from the arguments:
+--   n, then n times
 --   group, what its members share, reasons (bits), first, last (minutes since 1970,
 --   0 for none), k, then k times: hour since 1970, how many failed in it
--- It is kept as the text "first last reasons hour:n hour:n …" of the last 24 hours.
+-- Failures are stored as the text "first last reasons hour:n hour:n …" of the last 24 hours.
 local function notegroups()
   for _ = 1, tonumber(arg()) do
     local group, shared, reasons, first, last = arg(), arg(), tonumber(arg()), tonumber(arg()), tonumber(arg())
@@ -144,9 +144,9 @@ local function notegroups()
   end
 end
 
--- remember keeps receipts, read from the arguments: whose they are, how many to keep of
--- each process, of how many processes at least, for how long (ms) of others, n, then n
--- of them.
+-- remember stores receipts, read from the arguments: their process, how many to keep for
+-- each process, for how many processes at least, how long (ms) for others, n, then n
+-- receipts.
 local function remember()
   local process, most, owners, age, n = arg(), tonumber(arg()), tonumber(arg()), tonumber(arg()), tonumber(arg())
   for _ = 1, n do
@@ -166,8 +166,8 @@ local function remember()
   end
 end
 
--- addpast keeps what is left of a record that ended, in a stream of about the newest
--- most; lists by id lead to its places there.
+-- addpast adds a past failure to a stream of about the newest most; lists by id have its
+-- places there.
 local oldest
 local function place(s)
   local ms, n = s:match('^(%d+)-(%d+)$')
@@ -181,7 +181,7 @@ local function addpast(id, pastFailure, most)
     oldest = call('XRANGE', P .. 'past', '-', '+', 'COUNT', 1)[1][1]
   end
   local oldms, oldn = place(oldest)
-  for _ = 1, 2 do -- two for each that comes: what is gone from the stream goes here, too
+  for _ = 1, 2 do -- two for each new one: drop here what the stream dropped
     local ms, n = place(call('LINDEX', list, 0):sub(17))
     if ms > oldms or ms == oldms and n >= oldn then
       break

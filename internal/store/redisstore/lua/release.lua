@@ -1,5 +1,4 @@
--- Release: gives claims back, and lets locks go, those that are still held by their
--- token. Arguments: n, then n times: number, token.
+-- Releases claims and locks that are still held by their token. Arguments: n, then n times: number, token.
 for _ = 1, tonumber(arg()) do
   local number, token = arg(), arg()
   local has = held(number, token)

@@ -1,12 +1,11 @@
--- A page of a Scan: the next records of some sorted sets together, in order.
--- Arguments: "1" for the newest first, from and to (bounds of Due as ZCOUNT has them,
--- "-inf" and "(…" included), due and number behind which it goes on ("" for the
--- start: where the order goes up, the first number that may come, and where it goes
--- down, the last that may not; of those with that due), how many records at most, how
--- much of them in bytes at most, "1" for bodies, n, then n groups (none: of all), then
--- the sets: "" for all queues and the states in the next argument, or else their names.
--- Returns whether that was the last page, due and number of where it ended, and then
--- for each record: due, number, its size, and itself.
+-- Returns a page of a Scan: the next records of several sorted sets in one order.
+-- Arguments: "1" for the newest first; from and to (bounds of Due for ZCOUNT); due and number
+-- from where to continue ("" for the start; among records with that due, the first number to
+-- return when ascending, the last not to return when descending); how many records at most;
+-- how many bytes of them at most; "1" for bodies; n, then n groups (none: all); then the sets:
+-- "" for all queues and the states in the next argument, or else their names.
+-- Returns whether this is the last page, due and number where it ended, and then for each
+-- record: due, number, its size, the record.
 local down, from, to, due, number = arg() == '1', arg(), arg(), arg(), arg()
 local most, bytes, bodies = tonumber(arg()), tonumber(arg()), arg() == '1'
 local groups, any = {}, false
@@ -14,7 +13,7 @@ for _ = 1, tonumber(arg()) do
   groups[arg()], any = true, true
 end
 local sets = {}
--- targets adds the sets of what waits for a queue's forward targets.
+-- targets adds the sets of a queue's records for forward targets.
 local function targets(queue, states)
   for _, lane in ipairs(call('SMEMBERS', P .. 'to:' .. queue)) do
     for state in states:gmatch('[wc]') do
@@ -41,7 +40,7 @@ else
   end
 end
 
--- behind is how many members of a set come before the place where the order goes on.
+-- behind returns how many members of a set come before the place where the page starts.
 local function behind(set)
   if due == '' then
     return down and math.huge or 0
@@ -59,8 +58,8 @@ local function behind(set)
   return low
 end
 
--- Of many sets a few of each will do: what comes behind the last of a set that has
--- more is left for the next page.
+-- Of many sets, read only a few members each: what comes after the last one read of a set
+-- that has more is left for the next page.
 local each = #sets == 1 and most or math.max(8, math.ceil(2 * most / math.max(1, #sets)))
 local found, limit, last = {}, nil, true
 for _, set in ipairs(sets) do

@@ -1,34 +1,34 @@
 -- What all scripts begin with.
 --
--- KEYS[1]  the store's counter: its name says what all other keys begin with. They
---          depend on data (queues, groups, numbers), so they are made here; all have
---          the hash tag of the store, and so its slot
--- KEYS[2]  a key that never exists. While a cluster moves the slot, Redis answers
---          TRYAGAIN where one of two keys is not there, before it runs anything.
---          Without it a script would be broken off half way, at the first key that
---          has moved already or is not there yet, and what it wrote before would stay
+-- KEYS[1]  the store's counter, whose name has the prefix of all other keys. They depend on
+--          data (queues, groups, numbers), so scripts make them; all have the store's hash
+--          tag, and so its slot
+-- KEYS[2]  a key that never exists. While a cluster moves the slot, Redis answers TRYAGAIN
+--          if one of two keys is absent, before it runs the script. Otherwise a script
+--          would fail half way, at the first key that has moved or is not there yet, and
+--          its earlier writes would stay
 local P = KEYS[1]:sub(1, -4)
 local call = redis.call
 
--- arg is the next argument.
+-- arg returns the next argument.
 local at = 0
 local function arg()
   at = at + 1
   return ARGV[at]
 end
 
--- now is the server's time in milliseconds.
+-- now returns the server's time in milliseconds.
 local function now()
   local t = call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- member is how a number stands in sorted sets: equal scores are in order of arrival.
+-- member returns a number as a member of sorted sets, so that equal scores are in order of arrival.
 local function member(n)
   return ('%014.0f'):format(n)
 end
 
--- uvarint reads a number at i, and tells where it ends: at the end of what is damaged.
+-- uvarint reads a number at i, and returns it with where it ends; in damaged data, the end.
 local function uvarint(s, i)
   local n, by = 0, 1
   while true do
@@ -41,13 +41,13 @@ local function uvarint(s, i)
   end
 end
 
--- bucket is the part of an index that has an id.
+-- bucket returns the part of an index that has an id.
 local function bucket(id)
   return ('%03x'):format(id:byte(15) % 16 * 256 + id:byte(16))
 end
 
--- meta is what the first bytes of a record say: see value in keys.go. nil when there is no such
--- record, or it is damaged there: that costs the record, and stops no other.
+-- meta reads the first bytes of a record: see value in keys.go. It returns nil when the record does
+-- not exist or is damaged there, so that other records are not affected.
 local letters = {'w', 'p', 'd'}
 local function meta(number)
   local s = call('GETRANGE', P .. 'm:' .. number, 0, 319)
@@ -62,12 +62,12 @@ local function meta(number)
   return {group = s:sub(1, 8), body = body, state = letters[s:byte(i)], id = s:sub(i + 1, i + 16), queue = s:sub(j, j + n - 1)}
 end
 
--- head is a record without its body, and without its group.
+-- head returns a record without its body and its group.
 local function head(number, m)
   return call('GETRANGE', P .. 'm:' .. number, 8, -(m.body + 1))
 end
 
--- queueof is the queue of a lane: see laneText in keys.go.
+-- queueof returns the queue of a lane: see laneText in keys.go.
 local function queueof(lane)
   if #lane <= 255 then
     return lane
@@ -76,14 +76,14 @@ local function queueof(lane)
   return lane:sub(i, i + n - 1)
 end
 
--- lanesof are the lanes of a queue: its own, and those of its forward targets.
+-- lanesof returns the lanes of a queue: its own, and those of its forward targets.
 local function lanesof(queue)
   local all = call('SMEMBERS', P .. 'to:' .. queue)
   table.insert(all, 1, queue)
   return all
 end
 
--- giveback ends a claim or a lock: what waits can be claimed again, as it was.
+-- giveback ends a claim or a lock: a waiting record can be claimed again.
 local function giveback(number, token)
   local lane = token:sub(token:find(' ', 1, true) + 1)
   local due = call('ZSCORE', P .. 'c:' .. lane, number)
@@ -97,27 +97,27 @@ local function giveback(number, token)
   call('HDEL', P .. 'token', number)
 end
 
--- held tells whether a record is claimed or locked by this token.
+-- held returns whether a record is claimed or locked by this token.
 local function held(number, token)
   local has = call('HGET', P .. 'token', number)
   return has and has:sub(1, #token + 1) == token .. ' ' and has
 end
 
--- expire releases claims whose lease is over, a bounded number of them.
+-- expire releases expired claims, a bounded number of them.
 local function expire(time)
   for _, number in ipairs(call('ZRANGE', P .. 'lease', '-inf', time, 'BYSCORE', 'LIMIT', 0, 256)) do
     giveback(number, call('HGET', P .. 'token', number))
   end
 end
 
--- deposed reports whether what is led in another term than this, or its terms are forgotten: see
--- store.WithTerm. The term 0 is that of who does not lead.
+-- deposed returns whether the term of what has ended: see store.WithTerm. Term 0 means that the
+-- caller does not lead.
 local function deposed(what, term)
   return term ~= '0' and call('HGET', P .. 'terms', what) ~= term
 end
 
--- wrote writes where a script finds that all was done before: what is confirmed is the
--- last write of a connection, and there would be none.
+-- wrote writes when a script finds that all was done before: Redis confirms the last write of a
+-- connection, and otherwise there would be none.
 local function wrote()
   call('SET', P .. 'wrote', '1')
 end

@@ -1,5 +1,5 @@
--- Forgets groups that nothing is kept of, and that have not failed since:
--- who asks may have looked at them some time ago.
+-- Forgets groups without kept messages that have not failed since: the caller may have read them
+-- some time ago.
 -- Arguments: the minute since 1970 after which a failure keeps a group, groups.
 local since, group = tonumber(arg()), arg()
 while group do

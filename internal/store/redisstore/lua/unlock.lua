@@ -1,6 +1,6 @@
--- Lets go locks whose time is over, or those of the terms of what is led, and forbids the Changes
--- that have them to be done. Arguments: how many at most, what is led or '', how long
--- that is remembered (ms), "1" to do so, "0" to count them. Returns how many they are.
+-- Releases expired locks, or those of all terms of what is led, and forbids their Changes.
+-- Arguments: how many at most, what is led or '', how long to remember that (ms), "1" to do so,
+-- "0" to count them. Returns how many they are.
 local most, of, ttl, doit = arg(), arg(), arg(), arg() == '1'
 local forbidden, n, to = {}, 0, now()
 if of ~= '' then

@@ -1,5 +1,5 @@
--- Moves the ledger's lines of queues that nothing is kept for to that of others.
--- Arguments: the columns of what is kept, the other ones, the name of the line of others,
+-- Moves the ledger's lines of queues without kept messages to the line of others.
+-- Arguments: the columns of kept messages, the other columns, the name of the line of others,
 -- queues. Returns how many were moved.
 local states, flows, others, moved = arg(), arg(), arg(), 0
 local queue = arg()
@@ -9,7 +9,7 @@ while queue do
     empty = empty and call('EXISTS', P .. state .. ':' .. queue) == 0 and tonumber(call('HGET', P .. 'sums', state .. queue) or 0) == 0
   end
   if empty then
-    call('DEL', P .. 'to:' .. queue) -- the sums have just said that nothing waits for its targets
+    call('DEL', P .. 'to:' .. queue) -- the sums show that nothing waits for its targets
     for as in (states .. flows):gmatch('.') do
       local n = call('HGET', P .. 'sums', as .. queue)
       if n then
