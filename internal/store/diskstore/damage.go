@@ -126,12 +126,12 @@ func (d *damage) found(info pebble.DataCorruptionInfo) {
 			return
 		}
 		d.log.Error(
-			"store: a damaged block cannot be set apart: what belongs between the same keys is not found until it is",
+			"store: a damaged block cannot be left out: messages with keys in its range are not found until it can",
 			"file", info.Path, "at", here.at, "error", err)
 	}
 	if d.files.bad.note(here, bad) && bad.repaired {
 		d.log.Warn(
-			"store: a bit of a file has flipped; it is turned back whenever that is read, and nothing is lost by it",
+			"store: a bit of a file has flipped; each read flips it back, and nothing is lost",
 			"file", info.Path, "error", info.Details)
 	}
 }
@@ -139,10 +139,10 @@ func (d *damage) found(info pebble.DataCorruptionInfo) {
 // leaveOut makes a lost block read as empty, and notes it.
 func (d *damage) leaveOut(l *lostBlock) {
 	d.files.bad.leaveOut(d.files.PathJoin(d.lost.folder, l.File), l)
-	why := "its checksum is wrong: the records in it are lost, and all else goes on"
+	why := "its checksum is wrong: the records in it are lost, and all others are kept"
 	if l.Index {
 		why = "the checksum of an index is wrong: all records of the table that it leads to are lost, and all " +
-			"else goes on"
+			"others are kept"
 	}
 	d.note(l.place(), errors.New(why))
 }
@@ -155,7 +155,7 @@ func (d *damage) note(place string, err error) {
 	defer d.mu.Unlock()
 	if d.places[place] == "" {
 		d.places[place] = err.Error()
-		d.log.Error("store: damaged: what cannot be read is set apart, and all else goes on", "at", place, "error", err)
+		d.log.Error("store: damaged: what cannot be read is left out, and all else is kept", "at", place, "error", err)
 	}
 }
 

@@ -238,7 +238,7 @@ func openLocked(path string, o Options, lock *pebble.Lock) (*Store, error) {
 		files.keepNoMore()
 		files.room.opened.Store(o.OnFull != nil)
 		if err := o.FS.RemoveAll(o.FS.PathJoin(path, stagingName)); err != nil {
-			o.Log.Warn("store: what is left of a snapshot that was cut short cannot be removed, and takes room",
+			o.Log.Warn("store: the remains of an interrupted snapshot cannot be removed, and take room",
 				"folder", o.FS.PathJoin(path, stagingName), "error", err)
 		}
 	}

@@ -128,8 +128,8 @@ func (h *history) write(p *pastFailures) {
 		h.size += int64(len(b))
 		h.hints[h.files[len(h.files)-1]].add(p.ids)
 	} else if !h.failing {
-		h.log.Warn("store: what was retried cannot be remembered, so the history of messages will lack it; waiting "+
-			"and parked messages are not concerned", "folder", h.folder, "error", err)
+		h.log.Warn("store: past failures cannot be written, so the history of messages will lack them; waiting "+
+			"and parked messages are not affected", "folder", h.folder, "error", err)
 	}
 	h.failing = err != nil
 }

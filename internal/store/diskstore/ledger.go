@@ -76,8 +76,8 @@ func (s *Store) loadLedger() error {
 	if size <= 0 || since != seq-records {
 		if size > 0 {
 			// checkWitness has shown that no commit is missing, or a person accepted the loss.
-			s.log.Warn("store: the ledger begins again with what is kept, since what was counted of other "+
-				"messages is lost", "folder", s.path)
+			s.log.Warn("store: the ledger begins again with the messages that are kept, since counts of others "+
+				"are lost", "folder", s.path)
 		}
 		if records, err = s.beginLedger(b); err != nil {
 			return err

@@ -271,14 +271,14 @@ func restrict(folder string, log *slog.Logger) error {
 	switch had := info.Mode().Perm(); {
 	case had&otherUsers == 0:
 	case os.Chmod(folder, privateFolder) == nil:
-		log.Info("other users had rights to the data folder: they are taken away", "folder", folder, "had",
+		log.Info("other users had rights to the data folder, which were removed", "folder", folder, "had",
 			fmt.Sprintf("%#o", had), "has", fmt.Sprintf("%#o", privateFolder))
 	case had&0o002 != 0:
 		return hint.Errorf(fmt.Sprintf("run chmod 0700 %s as its owner", folder),
 			"data folder %s: %w, and it belongs to another user", folder, ErrOpenFolder)
 	default:
-		log.Warn("other users have rights to the data folder, which belongs to another user: its files are "+
-			"closed to them", "folder", folder, "has", fmt.Sprintf("%#o", had))
+		log.Warn("other users have rights to the data folder, which belongs to another user: they cannot read its "+
+			"files", "folder", folder, "has", fmt.Sprintf("%#o", had))
 	}
 	for _, in := range []string{folder, filepath.Join(folder, historyName)} {
 		all, err := os.ReadDir(in)

@@ -517,14 +517,14 @@ func (s *Store) rebuild() error {
 	if len(lost) == 0 {
 		return nil
 	}
-	s.log.Warn("store: blocks that cannot be read were set apart; counts, groups and indexes are made again from "+
-		"the records", "folder", s.path, "blocks", len(lost))
+	s.log.Warn("store: unreadable blocks were left out; counts, groups and indexes are made again from the records",
+		"folder", s.path, "blocks", len(lost))
 	if err := s.deriveAgain(); err != nil {
 		return err
 	}
 	for i := range lost {
 		if hit := lost[i].entries(); hit != "" {
-			s.log.Warn("store: a block that is lost may have had "+hit+": look at them", "folder", s.path, "block",
+			s.log.Warn("store: a lost block may have had "+hit+": check them", "folder", s.path, "block",
 				lost[i].place())
 		}
 	}

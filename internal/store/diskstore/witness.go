@@ -190,8 +190,8 @@ func (s *Store) checkWitness(accept bool) error {
 		return fmt.Errorf("reading %s: %w", s.witness.path, err)
 	}
 	if was != nil && there.commits < was.commits && s.damage.lostKey(keyCommits) {
-		s.log.Warn("store: the count of its commits is lost with a damaged block, so whether others are missing is "+
-			"not known", "folder", s.path)
+		s.log.Warn("store: the count of commits is lost with a damaged block, so it is not known whether any are "+
+			"missing", "folder", s.path)
 		there.commits = was.commits
 		if err := s.db.Set(keyCommits, binary.AppendVarint(nil, there.commits), pebble.Sync); err != nil {
 			return err
@@ -199,13 +199,13 @@ func (s *Store) checkWitness(accept bool) error {
 	}
 	switch {
 	case was == nil && there.commits > 0:
-		s.log.Warn("store: its witness is gone or damaged, so whether all that was synced is there is not known; it "+
-			"begins again", "file", s.witness.path)
+		s.log.Warn("store: the witness is missing or damaged, so it is not known whether synced commits are missing; "+
+			"a new one begins", "file", s.witness.path)
 	case was == nil: // new, or of a version without one
 	case there.commits < was.commits && !accept:
 		return &LostError{Folder: s.path, Commits: was.commits - there.commits, Promised: was.sums, There: there.sums}
 	case there.commits < was.commits:
-		s.log.Error("store: it goes on without writes that were synced, since their loss was accepted", "folder",
+		s.log.Error("store: continuing without synced commits, since their loss was accepted", "folder",
 			s.path, "commits", was.commits-there.commits)
 		// Before the witness agrees: otherwise an Open that is cut short would never derive.
 		if err := s.deriveAgain(); err != nil {
@@ -215,7 +215,7 @@ func (s *Store) checkWitness(accept bool) error {
 			return err
 		}
 	case damaged > 0:
-		s.log.Warn("store: one half of its witness is damaged; the other one shows that all is there", "file",
+		s.log.Warn("store: one half of the witness is damaged; the other half shows that no commit is missing", "file",
 			s.witness.path)
 	}
 	return s.witness.begin(there)
