@@ -45,7 +45,7 @@ func zstded(t testing.TB, s string) string {
 
 func based(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 
-// inLines lays base64 out as MIME does.
+// inLines breaks base64 into lines as MIME does.
 func inLines(s string) string {
 	var b strings.Builder
 	for part := range slices.Chunk([]byte(s), 76) {
@@ -147,7 +147,7 @@ func TestTheCorpus(t *testing.T) {
 	}
 }
 
-// readOnly are the formats that nothing is written back in.
+// readOnly lists the formats that cannot be edited.
 func readOnly(r *Result) bool {
 	return slices.Contains([]string{"binary", "messagepack", "cbor"}, r.Format) || r.Truncated
 }
@@ -163,7 +163,7 @@ func TestAnUneditedDocumentGivesTheSameBytes(t *testing.T) {
 	}
 }
 
-// An edited document is read as before, by the same steps.
+// An edited document is decoded by the same steps.
 func TestAnEditedDocumentGoesBackThroughTheSteps(t *testing.T) {
 	d := decoder(t, shop)
 	for _, c := range corpus(t, d) {
@@ -187,7 +187,7 @@ func TestAnEditedDocumentGoesBackThroughTheSteps(t *testing.T) {
 	}
 }
 
-// What is there twice, of another type than text, or too much is said, in both formats.
+// Both formats report duplicate keys, keys that are not texts, and limits.
 func TestPackedMaps(t *testing.T) {
 	d := decoder(t, Options{})
 	for _, c := range []struct{ kind, body, text, says string }{

@@ -27,7 +27,7 @@ func nested(levels int, inner string, around func(string) string) string {
 	return inner
 }
 
-// bombs are small or large, and want to become much larger.
+// bombs are bodies, small or large, that decode to much more.
 func bombs(t testing.TB) map[string]Body {
 	const mib = 1 << 20
 	zeros := strings.Repeat("\x00", 16*mib)
@@ -101,7 +101,7 @@ func bombs(t testing.TB) map[string]Body {
 	}
 }
 
-// says is what a step, or the text, says of some.
+// says is a text that a step, or the result, must contain, for some bodies.
 var says = map[string]string{
 	"gzip of zeros":           "more than 100 times its size comes out: a bomb? It was stopped",
 	"zstd of zeros":           "a bomb?",
@@ -120,8 +120,7 @@ var says = map[string]string{
 	"any in any":              "@value",
 }
 
-// What a body costs is bounded, whatever it is: in what comes out, and in what is
-// allocated on the way, for all of it together.
+// The output of any body, and all memory that decoding it allocates, are bounded.
 func TestBombs(t *testing.T) {
 	d := decoder(t, shop)
 	for name, b := range bombs(t) {
@@ -187,7 +186,7 @@ func depth(t *testing.T, v any, at int) {
 	}
 }
 
-// Nested as deep as is allowed, all can be read.
+// Documents nested as deep as allowed can be decoded.
 func TestAtTheLimitOfNesting(t *testing.T) {
 	d := decoder(t, shop)
 	for _, c := range []struct {
@@ -205,7 +204,7 @@ func TestAtTheLimitOfNesting(t *testing.T) {
 	}
 }
 
-// A step that has a mistake in it says so, and the others go on.
+// A step that panics reports it, and the other steps continue.
 func TestAPanicBecomesAWord(t *testing.T) {
 	r := decoder(t, Options{}).read(t.Context(), Body{Bytes: []byte("x")})
 	if r.attempt("json", func() bool { panic("oh") }) || !strings.Contains(r.result.Steps[len(r.result.Steps)-1].Found, "a mistake in it: oh") {
@@ -213,7 +212,7 @@ func TestAPanicBecomesAWord(t *testing.T) {
 	}
 }
 
-// Whoever does not wait any longer, or a body that took too long, gets what there is.
+// A cancelled call, and a body that takes too long, return what was decoded so far.
 func TestTimeIsUp(t *testing.T) {
 	d := decoder(t, Options{})
 	gone, cancel := context.WithCancel(t.Context())
@@ -231,8 +230,8 @@ func TestTimeIsUp(t *testing.T) {
 	}
 }
 
-// FuzzDecode: no body, and nothing said of it, crashes or breaks what is promised;
-// and what is not edited comes back the same.
+// FuzzDecode: no body, and nothing that a message says about it, panics or breaks a promise;
+// an unedited document encodes to the same bytes.
 func FuzzDecode(f *testing.F) {
 	d := decoder(f, shop)
 	for _, c := range corpus(f, d) {
@@ -256,7 +255,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzFormats gives each format's reader bytes that are said to be its own.
+// FuzzFormats gives each decoder bytes that the content type says are its format.
 func FuzzFormats(f *testing.F) {
 	d := decoder(f, shop)
 	kinds := []string{"application/json", "text/xml", "application/msgpack", "application/cbor", "application/protobuf", "text/plain; charset=utf-16le"}
@@ -276,7 +275,7 @@ func FuzzFormats(f *testing.F) {
 	})
 }
 
-// Hostile types: those who write the configuration may be careless.
+// Recursive types, groups and extensions decode: a config file may name any.
 func TestTypesThatHoldThemselves(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "self.proto")
 	must(t, os.WriteFile(file, []byte("syntax = \"proto2\";\nmessage A {\n  required A a = 1;\n  optional group G = 2 { optional A a = 1; }\n  extensions 100 to 200;\n}\nextend A { optional string note = 100; }\n"), 0o600))
@@ -291,7 +290,7 @@ func TestTypesThatHoldThemselves(t *testing.T) {
 	}
 }
 
-// A < in a comment or in CDATA begins no tag, and what follows is no long one.
+// A < in a comment or in CDATA does not start a tag, and so no long tag.
 func TestOpeningsThatAreNoTags(t *testing.T) {
 	d := decoder(t, shop)
 	rest := strings.Repeat("<b/>", maxTag/4)

@@ -21,7 +21,7 @@ var shop = Options{Protobuf{
 	Header: "x-proto-type", TypeProperty: true,
 }}
 
-// order has something of every kind.
+// order has a field of every kind.
 const order = `{
   "id": 9007199254740993,
   "customer": {
@@ -170,8 +170,8 @@ func TestAnEditedMessageIsCheckedBySchema(t *testing.T) {
 	}
 }
 
-// Of a message that is broken the fields in front of the break are shown, and the error
-// is of the Protobuf, not of the base64 around it.
+// A broken message shows the fields before the break, and the error is about the Protobuf,
+// not about the base64 around it.
 func TestBrokenProtobufInBase64ShowsItsBeginning(t *testing.T) {
 	d := decoder(t, shop)
 	whole := orderBytes(t, d, `{"id": 5, "customer": {"name": "Ada"}, "items": [{"name": "tea"}]}`)
@@ -208,8 +208,8 @@ func TestBrokenProtobufInBase64ShowsItsBeginning(t *testing.T) {
 	}
 }
 
-// What an Any names is looked up among the loaded types, not in the program, which
-// has more.
+// The type that an Any names is looked up among the loaded types, not among those linked
+// into the program.
 func TestAnyIsResolvedInsideOnly(t *testing.T) {
 	d := decoder(t, shop)
 	b := []byte("\x5a\x2b\x0a\x29type.googleapis.com/google.protobuf.Empty")

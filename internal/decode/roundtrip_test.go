@@ -16,7 +16,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// document draws what JSON can say, with numbers that all formats can hold.
+// document draws a JSON document, with numbers that all formats can represent.
 func document(t *rapid.T, depth int) value {
 	k := rapid.SampledFrom([]kind{null, boolean, number, number, text, array, object}).Draw(t, "kind")
 	if depth == 0 {
@@ -51,8 +51,7 @@ func printed(v value) string {
 	return string(p.b)
 }
 
-// inLayers puts bytes into layers drawn at random; the innermost says what it is by
-// the content type.
+// inLayers wraps bytes in random layers; the content type names the innermost format.
 func inLayers(t *rapid.T, tb testing.TB, s string) (string, string) {
 	encodings := []string{}
 	for range rapid.IntRange(0, 4).Draw(t, "layers") {
@@ -69,7 +68,7 @@ func inLayers(t *rapid.T, tb testing.TB, s string) (string, string) {
 	return s, strings.Join(encodings, ", ")
 }
 
-// native is a document as libraries take it.
+// native converts a document to the types that libraries encode.
 func native(v any) any {
 	switch v := v.(type) {
 	case json.Number:
@@ -93,8 +92,8 @@ func native(v any) any {
 	return v
 }
 
-// Whatever is drawn, in whatever format and layers, is read back as it is, and what
-// a person makes of JSON is read back as that.
+// A random document in any format and layers decodes to itself, and so does an edited JSON
+// document.
 func TestDocumentsGoThereAndBack(t *testing.T) {
 	d := decoder(t, Options{})
 	rapid.Check(t, func(rt *rapid.T) {
@@ -140,7 +139,7 @@ func TestDocumentsGoThereAndBack(t *testing.T) {
 	})
 }
 
-// Our JSON is Go's: what one takes, the other does, but for our limits.
+// parseJSON accepts the same JSON as encoding/json, within the limits.
 func TestJSONIsAsStrictAsGos(t *testing.T) {
 	d := decoder(t, Options{})
 	rapid.Check(t, func(rt *rapid.T) {
@@ -156,7 +155,7 @@ func TestJSONIsAsStrictAsGos(t *testing.T) {
 	})
 }
 
-// A text is what Go makes of its escapes, also of halves of pairs.
+// Escapes decode as in encoding/json, including halves of surrogate pairs.
 func TestEscapesAreReadAsGoReadsThem(t *testing.T) {
 	d := decoder(t, Options{})
 	rapid.Check(t, func(rt *rapid.T) {
@@ -172,7 +171,7 @@ func TestEscapesAreReadAsGoReadsThem(t *testing.T) {
 	})
 }
 
-// A message whose fields are drawn goes to a document and back as the same message.
+// A message with random fields converts to a document and back to the same message.
 func TestMessagesGoThereAndBack(t *testing.T) {
 	d := decoder(t, shop)
 	m, err := d.schemas.Load().find("shop.Order")

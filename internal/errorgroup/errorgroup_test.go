@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Errors as clients report them, and what is left of them.
+// Errors as clients report them, and their patterns.
 var patterns = []struct{ text, want string }{
 	{"", ""},
 	{" \n\t", ""},
@@ -78,7 +78,7 @@ func TestWhatIsLeftOfAnError(t *testing.T) {
 	}
 }
 
-// Two troubles that read alike are still two.
+// Different errors with similar texts stay different.
 func TestDifferentTroublesStayApart(t *testing.T) {
 	seen := map[ID]string{}
 	for _, text := range []string{
@@ -136,8 +136,8 @@ func TestIDsNeverChange(t *testing.T) {
 	}
 }
 
-// Whatever the text: the pattern is short, readable, and reading it again changes
-// nothing that would tear a group apart.
+// The pattern of any text is short and valid, and normalising it again does not split a
+// group.
 func FuzzOf(f *testing.F) {
 	for _, c := range patterns {
 		f.Add(c.text)

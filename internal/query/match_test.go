@@ -22,7 +22,7 @@ var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 const anID = "0193e0a4-5f00-7000-8000-0123456789ab"
 
-// parked is the message that most of the tests ask about.
+// parked is the message that most tests match.
 func parked() *store.Listed {
 	return &store.Listed{BodySize: 1500, Record: &store.Record{
 		ID: uuid.MustParse(anID), Queue: "orders.eu", State: store.Parked, Due: noon.Add(-time.Hour), Failures: 8, Replays: 2, Reason: "rejected",
@@ -118,7 +118,7 @@ func TestBodiesAreLeftAlone(t *testing.T) {
 	}
 }
 
-// A query and a body that are made for each other cost no more than others.
+// A query and a body that are made for each other to be slow cost no more than others.
 func TestHostileQueriesAndBodies(t *testing.T) {
 	l := parked()
 	l.Record.Message.Body = bytes.Repeat([]byte("aaaaaaA"), 1<<20)
@@ -150,7 +150,7 @@ func parse(t *testing.T, text string) *Query {
 	return q
 }
 
-// Numbers are compared by their value, whatever their signs and however they are written.
+// Numbers are compared by value, however they are written.
 func TestNumbersAreCompared(t *testing.T) {
 	ascending := []string{"-1e30", "-1000", "-12.5", "-5", "-4", "-.5", "0", "1e-3", ".5", "4", "5", "12.5", "1000", "1001", "1e30"}
 	for i, a := range ascending {
@@ -211,7 +211,7 @@ func TestSpansAndSizes(t *testing.T) {
 	}
 }
 
-// All texts of two letters, of which one is written in capitals, and all parts.
+// All texts of two letters, in lower and upper case, and all their parts.
 func TestEachPartOfEachTextIsFound(t *testing.T) {
 	of := func(length int) (all []string) {
 		for n := range 1 << length {
@@ -380,7 +380,7 @@ func TestWhatIsNarrowed(t *testing.T) {
 	}
 }
 
-// By how many messages a group has it is decided whether to go through groups, and of which state.
+// The sizes of groups decide whether to scan groups, and in which state.
 func TestNarrowingByGroups(t *testing.T) {
 	group := func(n int, queue, reason string, waiting, parked, discarded int64) (g store.GroupCount) {
 		g.ID, g.Queue, g.Reason, g.Waiting, g.Parked, g.Discarded = groupID(n), queue, reason, waiting, parked, discarded
@@ -434,7 +434,7 @@ func TestNarrowingByGroups(t *testing.T) {
 	}
 }
 
-// Where only some ids can match, a store looks for these alone.
+// When only some ids can match, a store looks for these alone.
 func TestIDs(t *testing.T) {
 	a, b := anID, strings.Replace(anID, "0193", "0194", 1)
 	for text, want := range map[string][]string{
@@ -456,8 +456,7 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// A value that is missing is one that was forgotten, but for a text in a header or a body, which
-// may be empty.
+// A missing value is an error, except for a text in a header or a body, which may be empty.
 func TestAValueIsMissing(t *testing.T) {
 	for text, missing := range map[string]bool{`queue:`: true, `queue:""`: true, `error:""`: true, `header.x:`: true, `body.x:`: true, `header.x:""`: false, `body.x:""`: false} {
 		_, err := Parse(text)
@@ -482,7 +481,7 @@ func TestTheNearestFieldIsProposed(t *testing.T) {
 	}
 }
 
-// A text of no ASCII is found in capitals too.
+// A text that is not ASCII is also found ignoring case.
 func TestLettersBeyondASCIIAreFoundInCapitals(t *testing.T) {
 	for _, text := range []string{"öü", "ÖÜ", "Öü", "größe", "GRÖSSE ÖÜ"} {
 		l := parked()
@@ -493,7 +492,7 @@ func TestLettersBeyondASCIIAreFoundInCapitals(t *testing.T) {
 	}
 }
 
-// A duration is less than a quarter of the longest that Go has, so that it can be taken off a time.
+// A duration is less than a quarter of Go's maximum, so that it can be subtracted from a time.
 func TestTheLongestDuration(t *testing.T) {
 	for s, want := range map[string]bool{"2305843009213693000ns": true, "2305843009213693952ns": false, "-2305843009213693952ns": false, "80w": true, "9999999w": false} {
 		if _, ok := ParseDuration(s); ok != want {
@@ -502,7 +501,7 @@ func TestTheLongestDuration(t *testing.T) {
 	}
 }
 
-// What is said of a state and of a queue counts together.
+// Conditions on a state and on a queue are evaluated together.
 func TestAStateAndAQueueAreBothKnown(t *testing.T) {
 	for text, want := range map[string]int{"state:parked queue:q": 1, "state:waiting queue:q": -1, "state:parked queue:other": -1, "state:parked OR queue:other": 1, "state:parked attempt:3": 0} {
 		q := parse(t, text)
@@ -510,7 +509,7 @@ func TestAStateAndAQueueAreBothKnown(t *testing.T) {
 	}
 }
 
-// A number is compared with all of its digits, in as few as tell it from all others.
+// A float is compared in the shortest form that represents it.
 func TestNumbersAreWrittenWithAllDigits(t *testing.T) {
 	for v, want := range map[any]string{1.25: "1.25", float32(0.1): "0.1", 1234.5678: "1234.5678", 1e21: "1e+21", int64(-7): "-7", amqp.Decimal{Scale: 2, Value: 1250}: "1250e-2"} {
 		if got, ok := Text(v); !ok || got != want {
@@ -519,12 +518,12 @@ func TestNumbersAreWrittenWithAllDigits(t *testing.T) {
 	}
 }
 
-// Match reports whether the query means a message, at a moment.
+// Match reports whether the query matches a message, at a moment.
 func (q *Query) Match(now time.Time, l *store.Listed, decoded func() *decode.Result) bool {
 	return q.match(&env{now: now, l: l, groupOf: ofItself}, decoded)
 }
 
-// String is the query in its canonical form, which parses to the same.
+// String returns the query in its canonical form, which parses to the same query.
 func (q *Query) String() string {
 	if q.root == nil {
 		return ""
@@ -532,7 +531,7 @@ func (q *Query) String() string {
 	return formOf(q.root, true)
 }
 
-// formOf is the canonical form of a part; alone: nothing stands beside it.
+// formOf returns the canonical form of a part; alone: it needs no parentheses.
 func formOf(n node, alone bool) string {
 	switch n := n.(type) {
 	case and:

@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
-// kept are records as a store may have them: none is due before it failed.
+// kept are records as in a store: none is due before it failed.
 func kept() *rapid.Generator[*store.Listed] {
 	return rapid.Custom(func(t *rapid.T) *store.Listed {
 		l := parked()
@@ -28,7 +28,7 @@ func kept() *rapid.Generator[*store.Listed] {
 	})
 }
 
-// asked are queries about what indexes know, besides all others.
+// asked are queries about what indexes have, among others.
 func asked(groups []store.GroupCount) *rapid.Generator[string] {
 	term := rapid.SampledFrom([]string{"state:parked", "state:waiting", "-state:discarded", "state:retried", "queue:orders.*", "queue:mail", "-queue:mail", "reason:expired", "reason:rejected",
 		"error:timeout", "age:>2d", "age:<50h", "age:1d..2d", "due:<5h", "due:>1h", "due:-1h..3h", "parked:2026-11-20", "parked:<2026-11-20", "parked:>=2026-11-19", "failed:>2026-11-19T03:00Z",
@@ -51,8 +51,8 @@ func asked(groups []store.GroupCount) *rapid.Generator[string] {
 	})
 }
 
-// Nothing that a query means is outside of the range that is looked through, and
-// what is counted without looking is right.
+// All messages that a query matches are in the range that is scanned, and what is counted
+// without a scan is right.
 func TestNothingIsOutsideOfTheRange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := rapid.SliceOfN(kept(), 1, 6).Draw(t, "records")
@@ -121,8 +121,8 @@ func TestNothingIsOutsideOfTheRange(t *testing.T) {
 	})
 }
 
-// Messages that failed for a rare reason are not looked for among all others that had
-// an error, unless their group has failed for that reason too.
+// Messages that failed for a rare reason are searched only in groups that have failed for
+// that reason.
 func TestARareReason(t *testing.T) {
 	l := parked()
 	errors := store.GroupCount{Group: l.Record.Group(), Parked: 1_000_000, Reasons: store.ReasonsOf("reported")}
@@ -161,7 +161,7 @@ func TestWhatIndexesAnswer(t *testing.T) {
 	}
 }
 
-// What one side of an OR finds is in the range, whichever side that is.
+// What either side of an OR matches is in the range.
 func TestTheRangeOfAnORHasBothSides(t *testing.T) {
 	day := func(n int) time.Time { return time.Date(2026, 11, n, 0, 0, 0, 0, time.UTC) }
 	for text, want := range map[string]span{

@@ -173,8 +173,8 @@ func queries() *rapid.Generator[string] {
 	})
 }
 
-// checkQuery holds for any text: it gives a query whose canonical form gives the
-// same one, or an error within the text.
+// checkQuery checks any text: it parses to a query whose canonical form parses to the same,
+// or fails with an error at a place in the text.
 func checkQuery(t interface{ Fatalf(string, ...any) }, text string) {
 	q, err := Parse(text)
 	if err != nil {

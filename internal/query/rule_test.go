@@ -89,7 +89,7 @@ func TestARuleCoversWhatHasMoreConditions(t *testing.T) {
 	}
 }
 
-// What a rule covers by its text it covers for each failure.
+// A rule that covers another matches each failure that the other matches.
 func TestARuleThatIsCoveredNeverMatchesAlone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, errA := ParseRule(queries().Draw(t, "a"))

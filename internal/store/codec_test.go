@@ -35,7 +35,7 @@ func TestAnyRecordIsTheSameAfterDecoding(t *testing.T) {
 	})
 }
 
-// Damaged data that says at each depth that much follows must not be believed.
+// Damaged data that claims large sizes at each depth does not get the memory.
 func TestDamagedDataAsksForLittleMemory(t *testing.T) {
 	r := storetest.Everything()
 	r.Message.Headers, r.Message.Body = amqp.Table{}, nil
@@ -76,7 +76,7 @@ func TestARecordIsTheSameAfterDecoding(t *testing.T) {
 	}
 }
 
-// What a record does not have, it does not have after decoding: above all no proof of its queue.
+// Empty fields stay empty after decoding: above all Proven.
 func TestARecordWithLittleIsTheSameAfterDecoding(t *testing.T) {
 	want := &store.Record{State: store.Waiting, Queue: "orders"}
 	data, err := store.AppendRecord(nil, want)

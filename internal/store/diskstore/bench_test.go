@@ -25,7 +25,7 @@ func batchOf(n int, after func() time.Duration) []*store.Record {
 	return batch
 }
 
-// of opens a store with so many records, a thousand at a time.
+// of opens a store with that many records, added a thousand at a time.
 func of(b *testing.B, path string, n int, record func(int) *store.Record) *diskstore.Store {
 	s, err := diskstore.Open(path, diskstore.Options{})
 	must(b, err)

@@ -30,9 +30,8 @@ import (
 	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
-// After a power cut everything is there for which Add returned, nothing that
-// Finish ended comes back, and what was being written is there whole or not at
-// all; also when the last write was torn.
+// After a power cut everything is there for which Add returned, nothing that Finish ended
+// comes back, and a write under way is there whole or not at all; also when it was torn.
 func TestAPowerCutLosesNothingThatWasPromised(t *testing.T) {
 	t.Parallel()
 	seeds := uint64(10)
@@ -79,7 +78,7 @@ func TestAPowerCutLosesNothingThatWasPromised(t *testing.T) {
 	}
 }
 
-// roomy is a disk in memory, which cannot tell how much room it has.
+// roomy is a disk in memory with unlimited room.
 type roomy struct{ vfs.FS }
 
 func (roomy) GetDiskUsage(string) (vfs.DiskUsage, error) {
@@ -156,7 +155,7 @@ func accountOf(r *store.Record) []byte {
 	return fmt.Appendf(nil, "state %d, attempt %d", r.State, r.Failures)
 }
 
-// accountsFor checks that what was changed and the account of it are the same.
+// accountsFor checks that the account matches what was changed.
 func accountsFor(t *testing.T, s store.Store) {
 	t.Helper()
 	told, is := map[string]string{}, map[string]string{}
@@ -173,7 +172,7 @@ func accountsFor(t *testing.T, s store.Store) {
 	expect.Equal(t, cmp.Diff(told, is), "", "what was done differs from the account of it (-account +is):\n")
 }
 
-// bodies are those of all messages, and how often each is there.
+// bodies returns the bodies of all messages, and how often each is there.
 func bodies(t *testing.T, s *diskstore.Store) map[string]int {
 	t.Helper()
 	there := map[string]int{}
@@ -184,7 +183,7 @@ func bodies(t *testing.T, s *diskstore.Store) map[string]int {
 	return there
 }
 
-// check compares what is there, and the counts, with what was promised.
+// check compares the messages and counts with what was promised.
 func check(t *testing.T, s *diskstore.Store, kept, ended map[string]bool) {
 	t.Helper()
 	must(t, s.Check())
@@ -375,8 +374,8 @@ func TestALogThatCannotBeWrittenEndsTheProcess(t *testing.T) {
 	}
 }
 
-// What fails in the background, or before anything was written, leaves the store
-// in use: nothing was promised, and nothing that was is lost.
+// After a failure in the background, or before anything was written, the store stays usable:
+// nothing was promised, and nothing promised is lost.
 func TestAStoreLivesOnAfterOtherWriteErrors(t *testing.T) {
 	t.Parallel()
 	const batches, size = 30, 1 << 20 // more than a memtable, so that a table is written
@@ -578,9 +577,8 @@ func visited(s *diskstore.Store, r store.Range) (string, error) {
 // idOf is the id of a waiting record of filled.
 func idOf(i byte) uuid.UUID { return uuid.UUID{1, i} }
 
-// Whichever read of the disk fails: the answer is an error, not a wrong answer,
-// and the same question is answered when the disk reads again. So a claim that
-// failed claims nothing.
+// Whichever read of the disk fails: the call returns an error, not a wrong answer, and
+// succeeds when the disk reads again. So a claim that failed claims nothing.
 func TestAReadThatFailsIsAnErrorAndLosesNothing(t *testing.T) {
 	t.Parallel()
 	for name, read := range readers {
@@ -623,7 +621,7 @@ func TestAReadThatFailsIsAnErrorAndLosesNothing(t *testing.T) {
 	}
 }
 
-// A store that cannot be opened says why, and is free to be opened again.
+// A store that cannot be opened says why, and can be opened again.
 func TestAReadThatFailsWhileOpening(t *testing.T) {
 	t.Parallel()
 	disk, _ := filled(t)
@@ -687,7 +685,7 @@ func filled(t *testing.T) (*vfs.MemFS, uuid.UUID) {
 	return disk, batch[200].ID
 }
 
-// groupsCount compares what groups count with what is kept.
+// groupsCount compares the counts of groups with the kept records.
 func groupsCount(t *testing.T, s store.Store) {
 	t.Helper()
 	kept, counted := map[errorgroup.ID][3]int64{}, map[errorgroup.ID][3]int64{}

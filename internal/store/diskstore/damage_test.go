@@ -59,7 +59,7 @@ func incompressible(random *rand.Rand, size int) string {
 	return string(body)
 }
 
-// largestTable is where most of a disk's records are.
+// largestTable returns the table with most of a disk's records.
 func largestTable(t *testing.T, disk vfs.FS) (file string, size int64) {
 	t.Helper()
 	for _, at := range namesOf(t, disk, ".sst") {
@@ -177,7 +177,7 @@ func changes(t *testing.T, disk *vfs.MemFS, keys []store.Key, part, flips int64,
 	}
 }
 
-// costs opens a damaged store, uses all of it, and tells how many messages are missing.
+// costs opens a damaged store, uses all of it, and returns how many messages are missing.
 func costs(t *testing.T, disk vfs.FS, at int64, all, most int) (missing int) {
 	t.Helper()
 	s, err := diskstore.Open("data", diskstore.Options{FS: disk, Log: silent})
@@ -213,7 +213,7 @@ func costs(t *testing.T, disk vfs.FS, at int64, all, most int) (missing int) {
 	return missing
 }
 
-// readAll is what all messages begin with, sorted.
+// readAll returns what all messages begin with, sorted.
 func readAll(t *testing.T, s *diskstore.Store, newest bool) (all []string) {
 	t.Helper()
 	err := s.Scan(ctx, store.Range{Body: true, NewestFirst: newest}, func(l store.Listed) (bool, error) {
@@ -386,7 +386,7 @@ func flip(t *testing.T, disk vfs.FS, path string, at int64) {
 	must(t, errOf(f.WriteAt(b, at)))
 }
 
-// overwrite damages more of a file than can be turned back.
+// overwrite damages more of a file than can be flipped back.
 func overwrite(t *testing.T, disk vfs.FS, file string, at int64) {
 	t.Helper()
 	for i := range int64(64) {
@@ -824,7 +824,7 @@ func withLarge(t *testing.T) (*vfs.MemFS, map[uuid.UUID]string) {
 	return disk, kept
 }
 
-// namesOf are the files of a store whose names have a part.
+// namesOf returns the files of a store whose names contain a part.
 func namesOf(t *testing.T, disk vfs.FS, part string) (paths []string) {
 	t.Helper()
 	names, err := disk.List("data")

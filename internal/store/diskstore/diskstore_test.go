@@ -66,8 +66,8 @@ func TestASecondOwnerIsRefused(t *testing.T) {
 	openAt(t, path, diskstore.Options{}).Close()
 }
 
-// Only a lock that somebody holds is said to be one: told to stop the other
-// process, a missing right would not be found.
+// Only a held lock is reported as one: a person who stops the other process would not find a
+// missing right.
 func TestWhyAFolderCannotBeHad(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -111,8 +111,8 @@ func TestAFolderThatIsNone(t *testing.T) {
 	}
 }
 
-// A full disk takes nothing new; people can still let go and move, as long as half
-// of the reserve is left, and delete for good always.
+// A full disk takes nothing new; people can still discard and move while half of the reserve
+// is left, and always delete for good.
 func TestAFullStoreTakesNothingAndGivesBack(t *testing.T) {
 	t.Parallel()
 	disk := &filling{FS: vfs.NewMem()}
@@ -195,7 +195,7 @@ func TestAnEmptyStoreNearItsReserveTakesMessages(t *testing.T) {
 	}
 }
 
-// filling is a disk in memory with as much room as a test says.
+// filling is a disk in memory with as much room as a test sets.
 type filling struct {
 	vfs.FS
 	free atomic.Uint64
@@ -212,7 +212,7 @@ type limited struct {
 	full atomic.Int64 // writes that it had no room for
 }
 
-// MaybeError has a write fail for which there is no room.
+// MaybeError makes a write without room fail.
 func (l *limited) MaybeError(op errorfs.Op) error {
 	if u, err := l.GetDiskUsage("data"); op.Kind != errorfs.OpFileWrite || err != nil || u.AvailBytes > 0 {
 		return nil
@@ -373,7 +373,7 @@ func closedToOthers(t *testing.T, folder string) (seen int) {
 	return seen
 }
 
-// A wrong path, in the config or on the command line, changes nothing there.
+// A wrong path, in the config or on the command line, changes nothing in that folder.
 func TestAFolderThatIsNoStoreKeepsItsRights(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -435,7 +435,7 @@ func TestTheGuideToUpgradesNamesTheFormat(t *testing.T) {
 	}
 }
 
-// A record that vanishes without a trace in any counter is missed.
+// Recount shows a record that vanished without a change of counters.
 func TestALostRecordIsMissed(t *testing.T) {
 	t.Parallel()
 	s := openAt(t, t.TempDir(), diskstore.Options{Reserve: 1})
@@ -451,7 +451,7 @@ func TestALostRecordIsMissed(t *testing.T) {
 	}
 }
 
-// The ledger begins with what is kept, again where what was counted is lost.
+// The ledger begins with the kept messages, and again when counts are lost.
 func TestTheLedgerBegins(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
@@ -674,7 +674,7 @@ func TestWhereASnapshotIsRefused(t *testing.T) {
 	closedToOthers(t, empty)
 }
 
-// What a crash leaves of a snapshot is removed at the next start.
+// Open removes what a crash leaves of a snapshot.
 func TestWhatIsLeftOfASnapshotIsRemoved(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()

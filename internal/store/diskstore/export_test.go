@@ -15,7 +15,7 @@ import (
 
 const FormatVersion = formatVersion
 
-// first is the key of the first waiting record of a queue.
+// first returns the key of the first waiting record of a queue.
 func (s *Store) first(queue string) (key []byte, err error) {
 	_, err = s.firsts([]start{{lane: store.Lane{Queue: queue}, low: queuePrefix(store.Waiting, queue)}}, func(_ start, k, _ []byte) error {
 		key = bytes.Clone(k)
@@ -24,7 +24,7 @@ func (s *Store) first(queue string) (key []byte, err error) {
 	return key, err
 }
 
-// Lose takes a record away, and tells no counter.
+// Lose deletes a record without a change of counters.
 func (s *Store) Lose(queue string) error {
 	key, err := s.first(queue)
 	if err != nil {
@@ -33,7 +33,7 @@ func (s *Store) Lose(queue string) error {
 	return s.db.Delete(key, pebble.Sync)
 }
 
-// LoseLedger takes away what was counted of what came and went.
+// LoseLedger deletes the counts of messages that came and went.
 func (s *Store) LoseLedger() error {
 	return s.db.DeleteRange([]byte{prefixLedger}, []byte{prefixLedger + 1}, pebble.Sync)
 }
@@ -114,8 +114,8 @@ func rewrite(path string, with func(*pebble.DB, *pebble.Batch) error) error {
 	return errors.Join(with(db, b), b.Commit(pebble.Sync), b.Close(), db.Close())
 }
 
-// AfterEIO makes the time that a block is not asked for again, and a queue not looked
-// through again, be over.
+// AfterEIO ends the time during which a block is not read again, and a queue not searched
+// again.
 func (s *Store) AfterEIO() {
 	s.damage.files.bad.mu.Lock()
 	for _, bad := range s.damage.files.bad.by {
@@ -138,7 +138,7 @@ func (s *Store) AfterEIO() {
 	}
 }
 
-// Compact makes all tables again.
+// Compact rewrites all tables.
 func (s *Store) Compact() error {
 	return s.db.Compact(context.Background(), []byte{0}, []byte{0xff}, false)
 }

@@ -71,8 +71,7 @@ func TestOldPastFailuresAreForgotten(t *testing.T) {
 	}
 }
 
-// What a crash has torn off is left out, and what ended after the next start is
-// written in its place.
+// A torn chunk is left out, and the next one is written in its place.
 func TestHistoryGoesOnAfterATornWrite(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
@@ -205,7 +204,7 @@ func FuzzDecodePastFailures(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, data []byte) { _, _ = decodePastFailures(data) })
 }
 
-// However Pebble merges the pieces, the tally is the same.
+// The tally is the same in whatever order Pebble merges.
 func TestTalliesMergeInAnyOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -266,7 +265,7 @@ func TestWhatIsAlikeIsInItsOwnGroup(t *testing.T) {
 	}
 }
 
-// A group that nothing is kept of is forgotten a day after its last failure.
+// A group without kept messages is forgotten a day after its last failure.
 func TestOldGroupsAreForgotten(t *testing.T) {
 	t.Parallel()
 	path, now := t.TempDir(), time.Now()
@@ -329,8 +328,7 @@ func TestAPageOpensTheQueuesThatItShows(t *testing.T) {
 	}
 }
 
-// Tables that are written, or read from begin to end, give way; the log, and who
-// looks something up, never wait.
+// Writes and sequential reads of tables yield; the log and lookups never wait.
 func TestTablesGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newPebbleFS(vfs.NewMem())

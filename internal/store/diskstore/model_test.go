@@ -22,8 +22,7 @@ import (
 	"github.com/redrive-mq/redrive/testenv/memstore"
 )
 
-// pair is the disk engine and its model, which must answer alike, whatever is
-// asked in whatever order.
+// pair is the disk engine and its model, which must give the same answers to any calls.
 type pair struct {
 	disk   *diskstore.Store
 	model  *memstore.Store
@@ -65,7 +64,7 @@ func (p *pair) open(t *rapid.T) {
 
 func aQueue(t *rapid.T) string { return rapid.SampledFrom([]string{"a", "a\x00", ""}).Draw(t, "queue") }
 
-// aTarget is nil, or one of two forward targets.
+// aTarget draws nil, or one of two forward targets.
 func aTarget(t *rapid.T) *store.Destination {
 	return rapid.SampledFrom([]*store.Destination{nil, nil, {Exchange: "x"}, {RoutingKey: "a"}}).Draw(t, "target")
 }
@@ -167,7 +166,7 @@ func aState(t *rapid.T) store.State {
 	return rapid.SampledFrom([]store.State{store.Waiting, store.Parked, store.Discarded}).Draw(t, "state")
 }
 
-// shown is all that is in a record.
+// shown returns all that is in a record.
 func shown(r *store.Record) string {
 	flat := *r
 	flat.Forward = nil
@@ -299,7 +298,7 @@ func (p *pair) reopen(t *rapid.T) {
 	p.claims = nil
 }
 
-// same compares all that can be seen.
+// same compares all that the two show.
 func (p *pair) same(t *rapid.T) {
 	must(t, p.disk.Check())
 	p.alike(t, "next", func(s store.Store) any {
@@ -370,7 +369,7 @@ func (p *pair) same(t *rapid.T) {
 	})
 }
 
-// alike asks both the same.
+// alike compares the answers of both to a call.
 func (p *pair) alike(t *rapid.T, what string, ask func(store.Store) any) {
 	t.Helper()
 	if d := gocmp.Diff(ask(p.model), ask(p.disk)); d != "" {

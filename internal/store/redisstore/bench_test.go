@@ -22,7 +22,7 @@ func batchOf(n int, after func() time.Duration) []*store.Record {
 	return batch
 }
 
-// told is a number that Redis tells of itself.
+// told returns a number from Redis's INFO.
 func told(b *testing.B, server *server, name string) int64 {
 	n, err := strconv.ParseInt(server.Info(ctx, "all", name), 10, 64)
 	if err != nil {
@@ -31,7 +31,7 @@ func told(b *testing.B, server *server, name string) int64 {
 	return n
 }
 
-// BenchmarkMemory is what a waiting message with a body of 1 KiB takes of Redis's.
+// BenchmarkMemory measures Redis's memory for a waiting message with a body of 1 KiB.
 func BenchmarkMemory(b *testing.B) {
 	server := start(b, "appendfsync everysec")
 	o := server.options()
@@ -101,7 +101,7 @@ func BenchmarkCycle(b *testing.B) {
 	}
 }
 
-// BenchmarkPast is what an attempt that ended takes of Redis's memory.
+// BenchmarkPast measures Redis's memory for a past failure.
 func BenchmarkPast(b *testing.B) {
 	server := start(b, "appendfsync everysec")
 	o := server.options()

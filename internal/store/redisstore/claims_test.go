@@ -21,7 +21,7 @@ import (
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
-// Renewing keeps claims, but not those that were lost, of which it tells.
+// Renewing keeps claims, and logs those that were lost.
 func TestRenewing(t *testing.T) {
 	server, other, _ := two(t)
 	var log bytes.Buffer
@@ -53,8 +53,8 @@ func TestRenewing(t *testing.T) {
 		"told … times of what was lost: %s", log.String())
 }
 
-// Of a Change whose process ends before it is done nothing is there, and nothing stays
-// locked; of one that is done all: the records and its account.
+// A Change whose process ends before it is applied leaves nothing, and nothing locked; an
+// applied one leaves the records and its entries.
 func TestACrashInAChangeLeavesNothingLocked(t *testing.T) {
 	for _, at := range []string{"apply", "never"} {
 		t.Run(at, func(t *testing.T) {
@@ -126,8 +126,8 @@ func TestACrashInAChangeLeavesNothingLocked(t *testing.T) {
 	}
 }
 
-// A process that stood still in a Change, whose locks others have let go meanwhile, does
-// nothing when it goes on.
+// A process that hangs in a Change, whose locks others release meanwhile, changes nothing
+// when it continues.
 func TestAStalledChangeHasNoSay(t *testing.T) {
 	for _, at := range []string{"edit", "apply"} {
 		t.Run(at, func(t *testing.T) {
@@ -159,8 +159,7 @@ func TestAStalledChangeHasNoSay(t *testing.T) {
 	}
 }
 
-// A Change that writes its account alone, and none of its records, is forbidden as well
-// when its locks were let go.
+// A Change that writes only entries is also forbidden when its locks were released.
 func TestAForbiddenChangeWritesNoAccount(t *testing.T) {
 	_, s, other := two(t)
 	add(t, s, 2)
@@ -176,8 +175,8 @@ func TestAForbiddenChangeWritesNoAccount(t *testing.T) {
 	}
 }
 
-// Two processes change the same messages: each is given to edit by both, one after the
-// other, and none is nil to one because the other has it for a moment.
+// Two processes change the same messages: both edit each, one after the other, and none is
+// nil because the other has it for a moment.
 func TestChangesOfTwoProcessesTakeTurns(t *testing.T) {
 	_, a, b := two(t)
 	for range 4 {
@@ -210,7 +209,7 @@ func TestChangesOfTwoProcessesTakeTurns(t *testing.T) {
 	}
 }
 
-// doubtful is a store whose connections can be held, with one message, and with its scripts there.
+// doubtful returns a store whose connections can be held, with one message and loaded scripts.
 func doubtful(t *testing.T, o redisnode.Options) (*server, *proxy.Proxy, *redisstore.Store) {
 	t.Helper()
 	server := startOn(t, o, "")
@@ -220,7 +219,7 @@ func doubtful(t *testing.T, o redisnode.Options) (*server, *proxy.Proxy, *rediss
 	return server, between, s
 }
 
-// Calls that wait for one connection to be made wait by the deadline of the first, which is not theirs.
+// A call that waits for a connection is not ended by the deadline of the first call that waits for it.
 func TestACallOutlivesTheOneWhoseConnectionItWaitsFor(t *testing.T) {
 	on(t, "Redis", func(t *testing.T, o redisnode.Options) {
 		server := startOn(t, o, "")
@@ -270,8 +269,8 @@ func unanswered(t *testing.T, s *redisstore.Store, batch []*store.Record) {
 	}
 }
 
-// A batch that Redis may have is added again as the same one, and only then: the same
-// records are kept twice when they are added twice.
+// A batch that Redis may have is added again as the same one, and only then: records that are
+// added twice are stored twice.
 func TestABatchInDoubtIsAddedOnce(t *testing.T) {
 	on(t, "Redis", func(t *testing.T, o redisnode.Options) {
 		_, between, s := doubtful(t, o)
@@ -289,8 +288,8 @@ func TestABatchInDoubtIsAddedOnce(t *testing.T) {
 	})
 }
 
-// That a batch is there already is known when Redis is full too: one that is refused for lack of
-// room is added in parts, and would be there twice.
+// A stored batch is recognized when Redis is full, too: the intake splits a batch that is
+// refused for lack of room, and would store it twice.
 func TestABatchInDoubtNeedsNoRoom(t *testing.T) {
 	on(t, "Redis", func(t *testing.T, o redisnode.Options) {
 		server, between, s := doubtful(t, o)

@@ -7,19 +7,19 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Renew renews the leases of what s has claimed, as it does now and then.
+// Renew renews the leases of s's claims, as it does periodically.
 func (s *Store) Renew(ctx context.Context) error { return s.renew(ctx) }
 
-// Recover releases what others have left locked, as s does now and then.
+// Recover releases locks that others have left, as s does periodically.
 func (s *Store) Recover(ctx context.Context) error { return s.unlockAbandoned(ctx) }
 
-// Refresh reads the groups again, as s does now and then.
+// Refresh reads the groups again, as s does periodically.
 func (s *Store) Refresh(ctx context.Context) error { return s.groups.refresh(ctx, s) }
 
-// Steps has told told before a Change is done; an error ends it there, as a crash would.
+// Steps calls told before a Change is applied; an error stops it there, like a crash.
 func (s *Store) Steps(told func(string) error) { s.step = told }
 
-// Forgot makes s ask again how much room there is.
+// Forgot makes s ask Redis for its memory again.
 func (s *Store) Forgot() {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
@@ -33,7 +33,7 @@ func (s *Store) Ungroup(ctx context.Context, since time.Time, groups ...string) 
 	return s.ungroup(ctx, since.Unix()/60, groups)
 }
 
-// TellsSyncs: the server of these options can tell when a write is on its disk.
+// TellsSyncs reports whether the server can confirm that a write is on its disk.
 func TellsSyncs(ctx context.Context, t interface{ Fatal(...any) }, o Options) bool {
 	all, _, err := Survey(ctx, o)
 	if err != nil || len(all) == 0 {
@@ -42,10 +42,10 @@ func TellsSyncs(ctx context.Context, t interface{ Fatal(...any) }, o Options) bo
 	return all[0].TellsSyncs()
 }
 
-// Generation is the largest that was confirmed.
+// Generation returns the largest confirmed generation.
 func (s *Store) Generation() uint64 { return s.generation() }
 
-// WatchAtMost is how long a dead server may be unsaid.
+// WatchAtMost is how long a dead server may go unreported.
 const WatchAtMost = watchEvery + watchFor
 
 // ForgetMost bounds how much of the ledger Forget reads each time, about; Forgetting is how
@@ -63,7 +63,7 @@ func (s *Store) DamageRecord(ctx context.Context, key store.Key, damage func([]b
 	return s.client().Do(ctx, s.client().B().Set().Key(s.key("m:"+member(n))).Value(value[:groupSize]+string(damage([]byte(value[groupSize:])))).Build()).Error()
 }
 
-// Expire makes all leases and locks be over, and Ends is when the first lease is.
+// Expire ends all leases and locks; Ends returns when the first lease ends.
 func (s *Store) Expire(ctx context.Context) error {
 	const old = "#!lua\nfor _, m in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 1, m) end return 1"
 	for _, set := range []string{"lease", "locks"} {
@@ -82,5 +82,5 @@ func (s *Store) Ends(ctx context.Context) (time.Time, error) {
 	return time.UnixMilli(int64(first[0].Score)), nil
 }
 
-// Within bounds each call from now on.
+// Within sets the timeout of later calls.
 func (s *Store) Within(d time.Duration) { s.Timeout = d }

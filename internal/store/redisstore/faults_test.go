@@ -23,7 +23,7 @@ import (
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
-// What a server cannot keep is not promised in its name.
+// Open refuses a server that cannot keep the promises.
 func TestServersThatAreRefused(t *testing.T) {
 	t.Parallel()
 	server := start(t, "")
@@ -84,8 +84,7 @@ func TestStoresThatAreRefused(t *testing.T) {
 	}
 }
 
-// A write that not as many replicas have as are asked for is an error, within the
-// timeout.
+// A write that too few replicas have fails within the timeout.
 func TestAWriteThatNoReplicaHas(t *testing.T) {
 	t.Parallel()
 	server := start(t, "")
@@ -137,7 +136,7 @@ func TestScriptsAreLoadedAgain(t *testing.T) {
 	storetest.Balances(t, s)
 }
 
-// Full, it takes nothing new; what frees room, and what that needs, works always.
+// A full Redis takes nothing new; what frees room, and what that needs, still works.
 func TestAFullRedisTakesNothingAndGivesBack(t *testing.T) {
 	t.Parallel()
 	const limit = 60 << 20
@@ -193,7 +192,7 @@ func TestAFullRedisTakesNothingAndGivesBack(t *testing.T) {
 	storetest.Balances(t, s)
 }
 
-// Redis stands still, then goes on: each call ends in time, and then all works.
+// Redis hangs, then continues: each call ends in time, and then all works.
 func TestRedisStandsStill(t *testing.T) {
 	t.Parallel()
 	server := start(t, "")
@@ -251,7 +250,7 @@ func TestKilledAndCut(t *testing.T) {
 	x.end()
 }
 
-// A record that is damaged, or gone, stops no other.
+// A damaged or missing record does not affect others.
 func TestARecordThatIsGone(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -295,7 +294,7 @@ func TestAClaimThatFailsHalfwayReturnsTheFirstHalf(t *testing.T) {
 	}
 }
 
-// A record that cannot be read is changed by nothing, and the others are changed and claimed.
+// An unreadable record stays unchanged, and the others are changed and claimed.
 func TestAChangeLeavesARecordThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	server := start(t, "")
@@ -337,7 +336,7 @@ func TestAChangeLeavesARecordThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// states is what a store says of its servers, each second.
+// states records what a store reports of its servers, each second.
 type states chan error
 
 func (s states) options(o redisstore.Options) redisstore.Options {
@@ -369,7 +368,7 @@ func (s states) await(t *testing.T, what string, is func(error) bool) {
 func well(err error) bool     { return err == nil }
 func replaced(err error) bool { return errors.Is(err, redisstore.ErrReplaced) }
 
-// nothing checks that nothing is done in a store, nor read in it as if nothing were wrong.
+// nothing checks that all reads and writes of a store fail.
 func nothing(t *testing.T, s store.Store) {
 	t.Helper()
 	if err := s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "new")}); !replaced(err) {
@@ -568,7 +567,7 @@ func (x *traffic) finish(s *redisstore.Store) error {
 	return nil
 }
 
-// progress waits until some more was added and finished.
+// progress waits until more was added and finished.
 func (x *traffic) progress() {
 	x.t.Helper()
 	was := func() (int, int) {
@@ -583,7 +582,7 @@ func (x *traffic) progress() {
 	})
 }
 
-// end stops it, and accounts for all that was added.
+// end stops the traffic, and accounts for all that was added.
 func (x *traffic) end() {
 	x.t.Helper()
 	close(x.stop)

@@ -63,7 +63,7 @@ func TestOneLeads(t *testing.T) {
 	eventually(t, "b's time is over", func() bool { return lead("x", "a", time.Hour) == fmt.Sprint(term+1, true) })
 }
 
-// What one sends, others receive in order; one that may have missed something learns so.
+// Others receive messages in order; a listener that may have missed one gets an error.
 func TestAnnouncementsReachListeners(t *testing.T) {
 	server, a, b := two(t)
 	var mu sync.Mutex
@@ -122,8 +122,8 @@ func TestAnnouncementsReachListeners(t *testing.T) {
 	expect.Err(t, <-ended, store.ErrClosed, "when the store closed")
 }
 
-// Who led writes nothing to the side table once another does, and changes nothing
-// together with it; who leads does.
+// A former leader writes nothing to the side table, and changes nothing together with it; the
+// leader does.
 func TestAFormerLeaderWritesNothing(t *testing.T) {
 	_, a, b := two(t)
 	add(t, a, 3)
@@ -186,7 +186,7 @@ func TestANewTermStopsNoOtherChange(t *testing.T) {
 	}
 }
 
-// What is changed without an account is fenced as well: forgetting is.
+// Changes without entries are fenced as well: Forget is one.
 func TestAFormerLeaderDeletesNothing(t *testing.T) {
 	const n = 4
 	_, a, b := two(t)
@@ -218,7 +218,7 @@ func TestAFormerLeaderDeletesNothing(t *testing.T) {
 	expect.Equal(t, len(keys(t, b)), 0, "are left")
 }
 
-// discard adds messages that were discarded.
+// discard adds discarded messages.
 func discard(t *testing.T, s store.Store, n int) {
 	t.Helper()
 	for range n {
@@ -228,7 +228,7 @@ func discard(t *testing.T, s store.Store, n int) {
 	}
 }
 
-// stalled is a store that stands still once, before it changes anything.
+// stalled returns a store that hangs once, before it changes anything.
 type stalled struct {
 	*redisstore.Store
 	meanwhile func()
@@ -242,8 +242,8 @@ func (s *stalled) Change(ctx context.Context, keys []store.Key, edit func(store.
 	return s.Store.Change(ctx, keys, edit, entries)
 }
 
-// Who stands still in forgetting, and goes on when others have restored some messages
-// and discarded some again, deletes none of these: with no term to refuse it.
+// A process that hangs in Forget, and continues after others restored some messages and
+// discarded some again, deletes none of these, even without a term.
 func TestAStalledForgetSparesWhatWasRestored(t *testing.T) {
 	for _, at := range []string{"before it locks", "before it commits"} {
 		t.Run(at, func(t *testing.T) {
@@ -302,7 +302,7 @@ func TestAStalledForgetSparesWhatWasRestored(t *testing.T) {
 	}
 }
 
-// A group that fails again, while one who wanted to forget it stands still, is kept.
+// A group that fails again, while a process that wants to forget it hangs, is kept.
 func TestAGroupThatFailsAgainIsKept(t *testing.T) {
 	_, s, other := two(t)
 	r := storetest.Waiting("q", 0, "x")
@@ -519,7 +519,7 @@ func written(t *testing.T, s *redisstore.Store, n int) map[store.Receipt]bool {
 	return all
 }
 
-// What is put off while it is scanned comes again further on, and is visited once.
+// A record that is postponed during a scan comes again later, and is visited once.
 func TestAScanVisitsWhatMovesOnce(t *testing.T) {
 	const scanned = 500 // more than a page
 	t.Parallel()

@@ -208,7 +208,7 @@ func (w writes) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// The service says nothing of rights that it lacks.
+// The service logs no missing rights.
 func TestTheRightsThatAreDocumented(t *testing.T) {
 	t.Parallel()
 	server := start(t, "")
@@ -287,7 +287,7 @@ type server struct {
 	client rueidis.Client
 }
 
-// start starts one, with more of its configuration.
+// start starts a server with further settings.
 func start(t testing.TB, config string) *server {
 	t.Helper()
 	return startOn(t, redisnode.Options{}, config)
@@ -311,7 +311,7 @@ func reach(t testing.TB, url string, node *redisnode.Server) *server {
 	return &server{node, url, client}
 }
 
-// do sends a command, whose second word is a key or not.
+// do sends a command, whose second word may be a key.
 func (s *server) do(t testing.TB, command string, rest ...string) rueidis.RedisMessage {
 	t.Helper()
 	m, err := s.client.Do(context.Background(), s.client.B().Arbitrary(command).Args(rest...).Build()).ToMessage()
@@ -373,7 +373,7 @@ func openAt(t testing.TB, o redisstore.Options) *redisstore.Store {
 
 var ctx = context.Background()
 
-// late is after all that storetest's records are due.
+// late is after the Due of all of storetest's records.
 var late = time.UnixMicro(1_900_000_000_000_000)
 
 func claim(t *testing.T, s store.Store, n int) []store.Claim {
@@ -392,7 +392,7 @@ func add(t *testing.T, s store.Store, n int) {
 	must(t, s.Add(ctx, batch))
 }
 
-// done finishes claims as retried, and tells how many were.
+// done finishes claims as retried, and returns how many were.
 func done(t *testing.T, s store.Store, claims []store.Claim) int {
 	t.Helper()
 	var out []store.Outcome
@@ -414,7 +414,7 @@ func waiting(t *testing.T, s store.Store) (n int64) {
 	return n
 }
 
-// keys are those of all records.
+// keys returns the keys of all records.
 func keys(t *testing.T, s store.Store) (all []store.Key) {
 	t.Helper()
 	err := s.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) {
@@ -440,13 +440,13 @@ func on(t *testing.T, short string, test func(*testing.T, redisnode.Options)) {
 	})
 }
 
-// age makes all leases and locks be over.
+// age ends all leases and locks.
 func age(t *testing.T, s *redisstore.Store) {
 	t.Helper()
 	must(t, s.Expire(ctx))
 }
 
-// two are a server and two stores on it.
+// two returns a server and two stores on it.
 func two(t *testing.T) (*server, *redisstore.Store, *redisstore.Store) {
 	t.Helper()
 	t.Parallel()
@@ -479,7 +479,7 @@ func (h *held) options(t *testing.T, o redisstore.Options) redisstore.Options {
 	return o
 }
 
-// holdAll holds the connections that there are, and those that are made until free.
+// holdAll holds all connections, and those that are made until free.
 func (h *held) holdAll(hold func(*proxy.Proxy) func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -504,7 +504,7 @@ func (h *held) arrive() {
 	}
 }
 
-// eventually asks until it is so. Only a failure takes the two minutes.
+// eventually waits until a condition holds. Only a failure takes the two minutes.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	untilAnswered(t, func() error {
@@ -515,7 +515,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 	})
 }
 
-// untilAnswered asks again until Redis answers.
+// untilAnswered repeats a call until Redis answers.
 func untilAnswered(t *testing.T, ask func() error) {
 	t.Helper()
 	for began, err := time.Now(), ask(); err != nil; err = ask() {
