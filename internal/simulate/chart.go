@@ -203,28 +203,28 @@ func (r *Result) Text() string {
 	return b.String()
 }
 
-func afterWords(d *time.Duration) string {
+func afterWords(d *Seconds) string {
 	if d == nil {
 		return "not within the time shown"
 	}
-	return moment(*d) + " after the outage"
+	return moment(time.Duration(*d)) + " after the outage"
 }
 
-// after is when something came, from the end of the outage on. What did not come in the
+// after says when something came, from the end of the outage on. What did not come in the
 // time that was simulated may come later.
-func (r *Result) after(d *time.Duration) string {
+func (r *Result) after(d *Seconds) string {
 	if d == nil {
 		return "not in " + moment(r.Options.Duration-r.Options.Before-r.Options.Outage)
 	}
-	return moment(*d)
+	return moment(time.Duration(*d))
 }
 
 // moment is a time from the beginning of the outage.
 func moment(d time.Duration) string {
-	if d == 0 {
+	switch {
+	case d == 0:
 		return "0"
-	}
-	if d >= time.Hour {
+	case d >= time.Hour:
 		return policy.FormatDuration(d.Round(time.Minute))
 	}
 	return policy.FormatDuration(d.Round(time.Second))

@@ -52,13 +52,11 @@ func at(t int) time.Time { return epoch.Add(time.Duration(t) * tick) }
 func fixedDelay(ctx context.Context, o Options, rec *record) error {
 	p := policy.Policy{Name: "fixed", Queues: []string{"*"}, Attempts: policy.MaxAttempts,
 		Backoff: policy.Fixed(o.Fixed), Jitter: policy.None}
-	q := &queue{Options: o, rec: rec, policy: p, forever: true}
-	return q.run(ctx)
+	return (&queue{Options: o, rec: rec, policy: p, forever: true}).run(ctx)
 }
 
 func backoff(ctx context.Context, o Options, rec *record) error {
-	q := &queue{Options: o, rec: rec, policy: o.Policy}
-	return q.run(ctx)
+	return (&queue{Options: o, rec: rec, policy: o.Policy}).run(ctx)
 }
 
 func throttled(ctx context.Context, o Options, rec *record) error {
@@ -201,7 +199,6 @@ func (q *queue) fail(t int, b batch) {
 // fifo holds batches in order.
 type fifo struct {
 	batches []batch
-	first   int
 	n       int // messages
 }
 
@@ -210,7 +207,7 @@ type fifo struct {
 func (f *fifo) push(b batch, near int) {
 	f.n += b.n
 	if b.id == 0 {
-		for i := len(f.batches) - 1; i >= max(f.first, len(f.batches)-near); i-- {
+		for i := len(f.batches) - 1; i >= max(0, len(f.batches)-near); i-- {
 			if f.batches[i].attempt == b.attempt {
 				f.batches[i].n += b.n
 				return
@@ -222,18 +219,15 @@ func (f *fifo) push(b batch, near int) {
 
 // pop removes a batch from the front, or most messages of it.
 func (f *fifo) pop(most int) batch {
-	b := f.batches[f.first]
-	if b.n > most {
-		f.batches[f.first].n -= most
+	b := f.batches[0]
+	switch {
+	case b.n > most:
+		f.batches[0].n -= most
 		b.n = most
-	} else {
-		f.first++
-		if f.first == len(f.batches) {
-			f.batches, f.first = f.batches[:0], 0
-		} else if f.first > 1024 && f.first > len(f.batches)/2 {
-			f.batches = f.batches[:copy(f.batches, f.batches[f.first:])]
-			f.first = 0
-		}
+	case len(f.batches) == 1:
+		f.batches = f.batches[:0] // keeps its array
+	default:
+		f.batches = f.batches[1:]
 	}
 	f.n -= b.n
 	return b
@@ -302,7 +296,7 @@ func (u *upstream) serves(t int, calls float64) float64 {
 	return min(calls, able) * (1 - u.failing(t))
 }
 
-// down tells whether the upstream serves nothing at a tick.
+// down reports whether the upstream serves nothing at a tick.
 func (o Options) down(t int) bool {
 	at := time.Duration(t) * tick
 	return at >= o.Before && at < o.Before+o.Outage
@@ -319,9 +313,8 @@ const drained = 1.0 / 1000
 // it ends, made no call that fails, and kept to the policy's rate; false: never, since new messages
 // take all that the upstream can serve.
 func (o Options) bestDrain() (time.Duration, bool) {
-	left := o.Rate * o.Outage.Seconds()
+	left, spare := o.Rate*o.Outage.Seconds(), o.Capacity
 	small := left * drained
-	spare := o.Capacity
 	if o.Rules.Rate > 0 {
 		spare = min(spare, o.Rate+o.Rules.Rate)
 	}

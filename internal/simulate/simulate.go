@@ -11,6 +11,7 @@ package simulate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -20,37 +21,30 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// tick is how far the clock goes at a time.
-const tick = 100 * time.Millisecond
-
-const ticksPerSecond = int(time.Second / tick)
-
-// The most messages and ticks of a simulation: with more it takes minutes.
 const (
-	mostMessages = 20_000_000
-	mostTicks    = 4_000_000
+	tick           = 100 * time.Millisecond // of the clock
+	ticksPerSecond = int(time.Second / tick)
+	// With more, a simulation takes minutes.
+	maxMessages = 20_000_000
+	maxTicks    = 4_000_000
+	// maxOutages is how many times as long as the outage a drain is simulated by default.
+	maxOutages = 10
+	bins       = 360
 )
 
 // Options are what is simulated. Fill sets those that are 0.
 type Options struct {
 	Policy policy.Policy
 	Rules  throttle.Rules // how the policy's retries are limited
-	// Rate is how many messages a second are published, and Capacity how many
-	// calls a second the upstream can serve.
-	Rate, Capacity float64
-	// Refusing is what a call beyond its capacity costs the upstream, as a share of what a call
-	// costs that it serves.
-	Refusing float64
-	// Consumers is how many calls a second the consumers make at most.
-	Consumers float64
-	// Fixed is the delay of the variant with a fixed one.
-	Fixed time.Duration
+	// A second: messages published, calls that the upstream can serve, calls that the consumers make at most.
+	Rate, Capacity, Consumers float64
+	Refusing                  float64       // cost of a refused call, relative to a served one
+	Fixed                     time.Duration // the delay of the variant with a fixed one
 	// All is well for Before, the upstream is down for Outage, and for Limp after that a share of
 	// the calls fails, which falls from all to none. A negative Limp is none.
 	Before, Outage, Limp time.Duration
-	// Duration is the time that is simulated, Before included.
-	Duration time.Duration
-	Seed     uint64
+	Duration             time.Duration // what is simulated, Before included
+	Seed                 uint64
 }
 
 // Fill sets what is 0 to its default. Call it once: it makes a negative Limp 0.
@@ -69,15 +63,12 @@ func (o Options) Fill() Options {
 			best = o.Outage
 		}
 		// With a rate of next to nothing the drain takes years: its end is not simulated.
-		best = min(best, mostOutages*o.Outage)
+		best = min(best, maxOutages*o.Outage)
 		// Room to see others drain, or not.
 		o.Duration = (o.Before + o.Outage + o.Limp + max(best*5/4+o.Outage/6, o.Outage/2)).Round(time.Minute)
 	}
 	return o
 }
-
-// mostOutages is how many times as long as the outage a drain is simulated by default.
-const mostOutages = 10
 
 // Brief returns the options of a simulation that is quick enough for a page: as many messages a
 // second as the policy retries, and the shorter an outage the more these are.
@@ -112,11 +103,11 @@ func (o Options) Validate() error {
 	case o.Duration <= o.Before+o.Outage:
 		return fmt.Errorf("the duration must be longer than the outage and the %s before it",
 			policy.FormatDuration(o.Before))
-	case o.Rate*o.Duration.Seconds() > mostMessages || o.Duration/tick > mostTicks:
+	case o.Rate*o.Duration.Seconds() > maxMessages || o.Duration/tick > maxTicks:
 		return fmt.Errorf("%.0f messages in %s are more than can be simulated (%d messages, %s): lower the rate, or "+
 			"shorten outage or duration",
-			o.Rate*o.Duration.Seconds(), policy.FormatDuration(o.Duration), mostMessages,
-			policy.FormatDuration(mostTicks*tick))
+			o.Rate*o.Duration.Seconds(), policy.FormatDuration(o.Duration), maxMessages,
+			policy.FormatDuration(maxTicks*tick))
 	}
 	return o.Policy.Validate()
 }
@@ -129,24 +120,34 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	}
 	r := &Result{Options: o}
 	if best, ok := o.bestDrain(); ok {
-		r.Best = &best
+		r.Best = ptr(Seconds(best))
 	}
 	for _, v := range []struct {
-		way Way
-		run func(context.Context, Options, *record) error
+		id, title string
+		run       func(context.Context, Options, *record) error
 	}{
-		{Way{"requeue", "requeue at once"}, requeue},
-		{Way{"fixed", "a fixed delay of " + policy.FormatDuration(o.Fixed)}, fixedDelay},
-		{Way{"backoff", "backoff alone"}, backoff},
-		{Way{"redrive", "backoff, " + limits(o.Rules)}, throttled},
+		{"requeue", "requeue at once", requeue},
+		{"fixed", "a fixed delay of " + policy.FormatDuration(o.Fixed), fixedDelay},
+		{"backoff", "backoff alone", backoff},
+		{"redrive", "backoff, " + limits(o.Rules), throttled},
 	} {
 		rec := newRecord(o)
 		if err := v.run(ctx, o, rec); err != nil {
 			return nil, err
 		}
-		r.Ways = append(r.Ways, rec.outcome(v.way))
+		w := rec.outcome()
+		w.ID, w.Title = v.id, v.title
+		r.Ways, r.Bin = append(r.Ways, w), time.Duration(rec.perBin)*tick
 	}
-	r.compare()
+	for i := range r.Ways {
+		w := &r.Ways[i]
+		if alone := r.Ways[2].Retries; alone > 0 {
+			w.Share = float64(w.Retries) / float64(alone)
+		}
+		if w.Drained != nil && r.Best != nil && *r.Best > 0 {
+			w.Over = ptr(float64(*w.Drained-*r.Best) / float64(*r.Best))
+		}
+	}
 	return r, nil
 }
 
@@ -167,36 +168,32 @@ func limits(r throttle.Rules) string {
 
 func ptr[T any](v T) *T { return &v }
 
+// Seconds is a time that JSON has in seconds.
+type Seconds time.Duration
+
+// MarshalJSON returns a number.
+func (s Seconds) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(s).Seconds()) }
+
 // Result is what came of a simulation.
 type Result struct {
 	Options Options
 	// Best is the best possible Drained (see Outcome); nil when the upstream has no capacity to
 	// spare.
-	Best *time.Duration
+	Best *Seconds
 	Bin  time.Duration // the time between two values of Load and Left
 	Ways []Outcome     // requeue, fixed, backoff, redrive
 }
 
-// Way is one of the ways to retry messages.
-type Way struct {
-	ID    string `json:"way"`
-	Title string `json:"title"`
-}
-
 // Outcome is what one way to retry messages led to.
 type Outcome struct {
-	Way
+	ID    string `json:"way"`
+	Title string `json:"title"`
 	// Calls reached the upstream while it was down; Retries are those of them that were not the
 	// first of their message.
 	Calls   int64   `json:"calls_while_down"`
 	Retries int64   `json:"retries_while_down"`
 	Share   float64 `json:"retries_share"` // Retries, as a share of those with backoff alone
 	Peak    float64 `json:"peak"`          // the most calls in a second
-	// Recovered is how long after the outage new messages were served as before: for
-	// a minute 99 % of them at their first delivery, and none behind more messages than
-	// arrive in a second. Drained is how long after the outage no more than a thousandth of what
-	// it left was waiting. nil: not within the simulation.
-	Recovered, Drained *time.Duration `json:"-"`
 	// Over is by how much Drained exceeds the best, as a share of the best; nil: not known.
 	Over    *float64  `json:"over_best,omitempty"`
 	Arrived int64     `json:"arrived"`
@@ -205,17 +202,21 @@ type Outcome struct {
 	Waiting int64     `json:"waiting"` // in the work queue, or for their next attempt
 	Load    []float64 `json:"load"`    // calls a second
 	Left    []int64   `json:"left"`    // messages neither served nor parked
-	Changes []Change  `json:"-"`
+	// Recovered is how long after the outage new messages were served as before: for
+	// a minute 99 % of them at their first delivery, and none behind more messages than
+	// arrive in a second. Drained is how long after the outage no more than a thousandth of what
+	// it left was waiting. nil: not within the simulation.
+	Recovered *Seconds `json:"recovered_after,omitempty"`
+	Drained   *Seconds `json:"drained_after,omitempty"`
+	Changes   []Change `json:"breaker,omitempty"`
 }
 
 // Change is one change of the breaker's state.
 type Change struct {
-	At    time.Duration // since the simulation began
-	State throttle.State
-	Why   string
+	At    Seconds        `json:"at"` // since the outage began
+	State throttle.State `json:"state"`
+	Why   string         `json:"why"`
 }
-
-const bins = 360
 
 // record counts what happens, tick by tick.
 type record struct {
@@ -264,7 +265,7 @@ func (r *record) called(t int, first bool, n, served int) {
 
 func (r *record) changed(c throttle.Transition) {
 	if c.From != "" {
-		r.Changes = append(r.Changes, Change{c.At.Sub(epoch), c.To, c.Reason})
+		r.Changes = append(r.Changes, Change{Seconds(c.At.Sub(epoch) - r.o.Before), c.To, c.Reason})
 	}
 }
 
@@ -284,18 +285,17 @@ func (r *record) tick(t int, s state) {
 	after := r.ticks - int((r.o.Before+r.o.Outage)/tick)
 	minute := after%(60*ticksPerSecond) == 0
 	if after > 0 && minute && r.Recovered == nil && !r.crowded && r.firstsServed*100 >= r.firsts*99 {
-		r.Recovered = ptr(since - time.Minute)
+		r.Recovered = ptr(Seconds(since - time.Minute))
 	}
 	if after <= 0 || minute {
 		r.firsts, r.firstsServed, r.crowded = 0, 0, false
 	}
 	if after > 0 && r.Drained == nil && float64(r.Waiting) <= max(r.o.Rate*r.o.Outage.Seconds()*drained, 1) {
-		r.Drained = &since
+		r.Drained = ptr(Seconds(since))
 	}
 }
 
-func (r *record) outcome(w Way) Outcome {
-	r.Way = w
+func (r *record) outcome() Outcome {
 	for i, n := range r.calls {
 		ticks := min(r.perBin, r.ticks-i*r.perBin)
 		r.Load = append(r.Load, float64(n)/float64(ticks)*float64(ticksPerSecond))
@@ -303,74 +303,26 @@ func (r *record) outcome(w Way) Outcome {
 	return r.Outcome
 }
 
-// compare sets each way against backoff alone, and against the best.
-func (r *Result) compare() {
-	alone := r.Ways[2].Retries
-	r.Bin = time.Duration(newRecord(r.Options).perBin) * tick
-	for i := range r.Ways {
-		w := &r.Ways[i]
-		if alone > 0 {
-			w.Share = float64(w.Retries) / float64(alone)
-		}
-		if w.Drained != nil && r.Best != nil && *r.Best > 0 {
-			w.Over = ptr(float64(*w.Drained-*r.Best) / float64(*r.Best))
-		}
-	}
-}
-
-// Report is a result for programs: all times in seconds, from the beginning of the
-// outage or (…_after) from its end.
-type Report struct {
-	Policy         string      `json:"policy"`
-	Rate           float64     `json:"rate"`
-	Capacity       float64     `json:"capacity"`
-	OutageSeconds  float64     `json:"outage_seconds"`
-	LimpSeconds    float64     `json:"limp_seconds"`
-	Seed           uint64      `json:"seed"`
-	BestDrainAfter *float64    `json:"best_drain_after,omitempty"`
-	BeginsAt       float64     `json:"begins_at"`
-	StepSeconds    float64     `json:"step_seconds"`
-	Ways           []WayReport `json:"ways"`
-}
-
-// WayReport is an outcome, with its times in seconds.
-type WayReport struct {
-	Outcome
-	RecoveredAfter *float64       `json:"recovered_after,omitempty"`
-	DrainedAfter   *float64       `json:"drained_after,omitempty"`
-	Breaker        []ChangeReport `json:"breaker,omitempty"`
-}
-
-// ChangeReport is a change of the breaker.
-type ChangeReport struct {
-	At    float64 `json:"at"`
-	State string  `json:"state"`
-	Why   string  `json:"why"`
-}
-
-// Report returns the result for programs.
-func (r *Result) Report() Report {
+// Report returns the result for programs, as JSON: all times are in seconds, from the beginning of the outage or
+// (…_after) from its end.
+func (r *Result) Report() any {
 	o := r.Options
-	seconds := func(d *time.Duration) *float64 {
-		if d == nil {
-			return nil
-		}
-		return ptr(d.Seconds())
-	}
-	p := Report{Policy: o.Policy.Name, Rate: o.Rate, Capacity: o.Capacity, OutageSeconds: o.Outage.Seconds(),
-		LimpSeconds: o.Limp.Seconds(), Seed: o.Seed,
-		BestDrainAfter: seconds(r.Best), BeginsAt: -o.Before.Seconds(), StepSeconds: r.Bin.Seconds()}
-	for _, w := range r.Ways {
-		v := WayReport{Outcome: w, RecoveredAfter: seconds(w.Recovered), DrainedAfter: seconds(w.Drained)}
-		for _, c := range w.Changes {
-			v.Breaker = append(v.Breaker, ChangeReport{(c.At - o.Before).Seconds(), string(c.State), c.Why})
-		}
-		p.Ways = append(p.Ways, v)
-	}
-	return p
+	return struct {
+		Policy   string    `json:"policy"`
+		Rate     float64   `json:"rate"`
+		Capacity float64   `json:"capacity"`
+		Outage   Seconds   `json:"outage_seconds"`
+		Limp     Seconds   `json:"limp_seconds"`
+		Seed     uint64    `json:"seed"`
+		Best     *Seconds  `json:"best_drain_after,omitempty"`
+		BeginsAt Seconds   `json:"begins_at"`
+		Step     Seconds   `json:"step_seconds"`
+		Ways     []Outcome `json:"ways"`
+	}{o.Policy.Name, o.Rate, o.Capacity, Seconds(o.Outage), Seconds(o.Limp), o.Seed, r.Best, Seconds(-o.Before),
+		Seconds(r.Bin), r.Ways}
 }
 
-// Series is the rows of a CSV file: the load over time, and what is left to serve.
+// Series returns the rows of a CSV file: the load over time, and what is left to serve.
 func (r *Result) Series() [][]string {
 	rows := [][]string{{"seconds"}}
 	for _, w := range r.Ways {
@@ -386,14 +338,14 @@ func (r *Result) Series() [][]string {
 	return rows
 }
 
-// Table is the rows of a table for people, the first with the headings.
+// Table returns the rows of a table for people, the first with the headings.
 func (r *Result) Table() [][]string {
 	rows := [][]string{{"WAY", "RETRIES WHILE DOWN", "OF BACKOFF'S", "PEAK", "ARRIVALS SERVED AFTER", "DRAINED AFTER",
 		"PARKED"}}
 	for _, w := range r.Ways {
 		drain := r.after(w.Drained)
 		if w.ID == "redrive" && w.Over != nil {
-			drain += " (best possible: " + moment(*r.Best) + ")"
+			drain += " (best possible: " + moment(time.Duration(*r.Best)) + ")"
 		}
 		rows = append(rows, []string{w.Title, number(float64(w.Retries)), strconv.FormatFloat(100*w.Share, 'g', 3, 64) +
 			"%", perSecond(w.Peak), r.after(w.Recovered), drain, number(float64(w.Parked))})

@@ -39,7 +39,7 @@ func outcomeOf(t *testing.T, way func(context.Context, Options, *record) error, 
 	t.Helper()
 	r := newRecord(o)
 	must(t, way(t.Context(), o, r))
-	return r.outcome(Way{})
+	return r.outcome()
 }
 
 // It limps in none of these: a probe that fails meanwhile is bad luck, which costs up
@@ -111,7 +111,7 @@ func TestARateOfNextToNothingIsSimulatedInItsTime(t *testing.T) {
 		if best, ok := o.bestDrain(); ok && (best <= o.Outage || best > longestDrain) {
 			t.Errorf("%v/s: the best is %s", rate, best)
 		}
-		if is := o.Fill().Duration; is > 2*mostOutages*o.Outage {
+		if is := o.Fill().Duration; is > 2*maxOutages*o.Outage {
 			t.Errorf("%v/s: %s are looked at", rate, is)
 		}
 	}
@@ -131,9 +131,9 @@ func TestAnOpenBreakerLetsOnlyProbesThrough(t *testing.T) {
 		}
 		switch now := r.Changes[changes-1]; {
 		case !changed && now.State == throttle.Open && made > 0:
-			t.Errorf("%d messages are retried at %s, and the breaker is open", made, now.At)
+			t.Errorf("%d messages are retried at %s, and the breaker is open", made, time.Duration(now.At))
 		case changed && changes > 1 && made > int64(o.Rules.Breaker.Probes):
-			t.Errorf("%d probes at %s", made, now.At)
+			t.Errorf("%d probes at %s", made, time.Duration(now.At))
 		}
 	}
 	if err := throttled(t.Context(), o, r); err != nil || changes < 10 {
@@ -183,8 +183,8 @@ func TestSweep(t *testing.T) {
 					if is.Drained == nil {
 						t.Fatalf("%v/s, down for %s, limping for %s, seed %d: not drained", rate, outage, o.Limp, seed)
 					}
-					over = append(over, 100*float64(*is.Drained-best)/float64(best))
-					late = append(late, (*is.Drained - best).Seconds())
+					over = append(over, 100*float64(time.Duration(*is.Drained)-best)/float64(best))
+					late = append(late, (time.Duration(*is.Drained) - best).Seconds())
 					if seed == 0 && rate == 1 { // where the probes are the largest share
 						share = 100 * float64(is.Retries) / float64(outcomeOf(t, backoff, o).Retries)
 					}
