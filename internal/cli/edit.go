@@ -20,12 +20,11 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
-// editFlags are the arguments of one edit.
 type editFlags struct {
-	id, bodyFile string
-	set, remove  []string
-	at, reason   string
-	dry          bool
+	actions.EditRequest
+	bodyFile string
+	set      []string
+	at       string
 }
 
 func (p *program) edit() *cobra.Command {
@@ -48,22 +47,23 @@ With such flags it does not ask: --dry-run shows the difference and sends nothin
   jq '.total = 10' order.json | redrive edit 0198f0a0-0000-7000-8000-000000000001 --body-file -`,
 		Args: exactArgs(1, "a message's ID"),
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
-		e.id = args[0]
+		e.ID = args[0]
 		return p.editMessage(ctx, client, e)
 	})
 	f := c.Flags()
 	f.StringVar(&e.bodyFile, "body-file", "", "the new body, byte for byte, from a file, or - for standard input")
 	f.StringArrayVar(&e.set, "set-header", nil, "NAME=VALUE, repeat it for several; a header keeps its type")
-	f.StringArrayVar(&e.remove, "remove-header", nil, "the name of a header to remove")
+	f.StringArrayVar(&e.RemoveHeaders, "remove-header", nil, "the name of a header to remove")
 	f.StringVar(&e.at, "at", "", `when it is retried: a time such as 2026-11-21T18:30:00Z, or "in 10m"; left out: now`)
-	f.StringVar(&e.reason, "reason", "", "why, for the audit log")
-	f.BoolVar(&e.dry, "dry-run", false, "only show the difference")
+	f.StringVar(&e.Reason, "reason", "", "why, for the audit log")
+	f.BoolVar(&e.DryRun, "dry-run", false, "only show the difference")
 	p.withYes(c, "do not ask")
 	return p.withFormats(c, "table", "json", "yaml", "name")
 }
 
 func (p *program) editMessage(ctx context.Context, client httpapi.Client, e editFlags) error {
-	r := actions.EditRequest{ID: e.id, RemoveHeaders: e.remove, Reason: e.reason, SetHeaders: map[string]string{}}
+	r := e.EditRequest
+	r.SetHeaders = map[string]string{}
 	for _, s := range e.set {
 		name, value, ok := strings.Cut(s, "=")
 		if !ok {
@@ -71,11 +71,10 @@ func (p *program) editMessage(ctx context.Context, client httpapi.Client, e edit
 		}
 		r.SetHeaders[name] = value
 	}
-	due, err := parseWhen(e.at)
-	if err != nil {
+	var err error
+	if r.At, err = parseWhen(e.at); err != nil {
 		return err
 	}
-	r.At = due
 	if e.bodyFile != "" {
 		body, err := readBody(p.in, []string{e.bodyFile})
 		if err != nil {
@@ -83,14 +82,14 @@ func (p *program) editMessage(ctx context.Context, client httpapi.Client, e edit
 		}
 		r.Body = &body
 	}
-	if r.Body == nil && len(e.set) == 0 && len(e.remove) == 0 {
-		return p.editByHand(ctx, client, e, r)
+	if r.Body == nil && len(e.set) == 0 && len(e.RemoveHeaders) == 0 {
+		return p.editByHand(ctx, client, r)
 	}
 	would, err := p.difference(ctx, client, r)
 	if err != nil {
 		return err
 	}
-	return p.send(ctx, client, e, r, would)
+	return p.send(ctx, client, r, would)
 }
 
 // difference shows what an edit would change.
@@ -122,15 +121,15 @@ func (p *program) difference(
 
 // send sends the edit, unless --dry-run.
 func (p *program) send(
-	ctx context.Context, client httpapi.Client, e editFlags, r actions.EditRequest, done actions.Edited,
+	ctx context.Context, client httpapi.Client, r actions.EditRequest, done actions.Edited,
 ) (err error) {
-	if !e.dry {
+	if !r.DryRun {
 		if done, err = client.Edit(ctx, r); err != nil {
 			return err
 		}
 	}
 	return write(p, done, func(d actions.Edited) string { return d.New }, func(w io.Writer) {
-		if !e.dry {
+		if !r.DryRun {
 			fmt.Fprintf(w, "the edited message is %s, and is retried; the original is discarded\n", plain(done.New))
 			return
 		}
@@ -141,20 +140,24 @@ func (p *program) send(
 
 // editByHand opens the editor until the result can be sent, the person declines, or nothing
 // is changed.
-func (p *program) editByHand(ctx context.Context, client httpapi.Client, e editFlags, r actions.EditRequest) error {
-	if !p.yes && !e.dry && !isTerminal(p.in) {
+func (p *program) editByHand(ctx context.Context, client httpapi.Client, r actions.EditRequest) error {
+	if !p.yes && !r.DryRun && !isTerminal(p.in) {
 		return fmt.Errorf("this is not a terminal, so it cannot ask: give --yes, --dry-run or --body-file: %w",
 			errUsage)
 	}
-	text, suffix, document, err := editable(ctx, client, e.id)
+	text, suffix, document, err := editable(ctx, client, r.ID)
 	if err != nil {
 		return err
 	}
-	file, remove, err := privateFile(text, suffix)
+	folder, err := os.MkdirTemp("", "redrive-edit-") // editors put copies beside the file: 0700
 	if err != nil {
 		return err
 	}
-	defer remove()
+	defer os.RemoveAll(folder)
+	file := filepath.Join(folder, "message"+suffix)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return err
+	}
 	for {
 		if err := p.editor(file); err != nil {
 			return err
@@ -188,12 +191,12 @@ func (p *program) editByHand(ctx context.Context, client httpapi.Client, e editF
 		if err != nil {
 			return err
 		}
-		if !e.dry {
+		if !r.DryRun {
 			if err := p.confirm(ctx, "Replay it like that?"); err != nil {
 				return err
 			}
 		}
-		return p.send(ctx, client, e, r, would)
+		return p.send(ctx, client, r, would)
 	}
 }
 
@@ -206,7 +209,8 @@ func editable(ctx context.Context, client httpapi.Client, id string) (text, suff
 	b := m.Body
 	switch {
 	case b == nil:
-		return "", "", false, exitErrorf(ExitPrecondition, "it was retried, and its body is not kept any more")
+		err = exitErrorf(ExitPrecondition, "it was retried, and its body is not kept any more")
+		return "", "", false, err
 	case b.Truncated:
 	case b.Format == "json" || b.Format == "protobuf" && b.Schema != "":
 		return b.Text, ".json", true, nil
@@ -216,33 +220,13 @@ func editable(ctx context.Context, client httpapi.Client, id string) (text, suff
 			return "", "", false, err
 		}
 		defer r.Close()
-		raw, err := io.ReadAll(r)
-		if err != nil {
-			return "", "", false, err
-		}
-		if utf8.Valid(raw) {
-			return string(raw), ".txt", false, nil
+		if raw, err := io.ReadAll(r); err != nil || utf8.Valid(raw) {
+			return string(raw), ".txt", false, err
 		}
 	}
 	return "", "", false, exitErrorf(ExitPrecondition,
 		"this body cannot be edited as text without changing other bytes: edit what `redrive messages show %s --body "+
 			"raw` writes, and give it with --body-file", id)
-}
-
-// privateFile makes a file that no one else can read, in a folder of its own that no one else can
-// read: editors put copies beside it.
-func privateFile(text, suffix string) (file string, remove func(), err error) {
-	folder, err := os.MkdirTemp("", "redrive-edit-") // 0700
-	if err != nil {
-		return "", nil, err
-	}
-	remove = func() { _ = os.RemoveAll(folder) }
-	file = filepath.Join(folder, "message"+suffix)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		remove()
-		return "", nil, err
-	}
-	return file, remove, nil
 }
 
 // editor opens a file in the person's editor and waits for its end. The editor has the terminal, and
