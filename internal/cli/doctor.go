@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,10 +61,7 @@ could not be made, 5 when something is wrong, and 7 when RabbitMQ does not answe
 				return err
 			}
 		}
-		if err != nil {
-			return err
-		}
-		return verdict(reports)
+		return cmp.Or(err, verdict(reports))
 	}
 	p.withConfig(c, "the config file (YAML)")
 	c.Flags().StringArrayVar(&flags.queues, "queue", nil, "only queues of this name or pattern; may be given again")
@@ -72,7 +70,6 @@ could not be made, 5 when something is wrong, and 7 when RabbitMQ does not answe
 	return p.withFormats(p.withAddress(c), "table", "json", "jsonl", "yaml")
 }
 
-// doctorFlags are what the flags of doctor ask for.
 type doctorFlags struct {
 	queues   []string
 	fix, dry bool
@@ -84,7 +81,11 @@ type doctorFlags struct {
 func (p *program) examineAll(
 	ctx context.Context, flags doctorFlags, cfg *config.Config,
 ) (reports []doctor.Report, err error) {
-	all, err := p.virtualHosts(cfg)
+	all, err := cfg.PerVHost()
+	if p.vhost != "" {
+		all = make([]*config.Config, 1)
+		all[0], err = cfg.ForVHost(p.vhost)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -101,11 +102,11 @@ func (p *program) examineAll(
 		switch {
 		case err == nil:
 			reports = append(reports, report)
+			continue
 		case len(all) > 1:
-			unreached = append(unreached, exitError{codeOf(err), fmt.Errorf("virtual host %q: %w", cfg.VHost(), err)})
-		default:
-			unreached = append(unreached, err)
+			err = exitError{codeOf(err), fmt.Errorf("virtual host %q: %w", cfg.VHost(), err)}
 		}
+		unreached = append(unreached, err)
 	}
 	return reports, errors.Join(unreached...)
 }
@@ -141,23 +142,26 @@ func (p *program) doctorOptions(flags doctorFlags, cfg *config.Config) (doctor.O
 	return o, err
 }
 
-// virtualHosts are the virtual hosts to look at: the one of --vhost, or all.
-func (p *program) virtualHosts(cfg *config.Config) ([]*config.Config, error) {
-	if p.vhost == "" {
-		return cfg.PerVHost()
-	}
-	one, err := cfg.ForVHost(p.vhost)
-	return []*config.Config{one}, err
-}
-
 // examineAndFix looks at a virtual host, repairs it if that is wanted, and looks again.
 func (p *program) examineAndFix(ctx context.Context, o doctor.Options, fix, dry bool) (doctor.Report, error) {
 	report, err := examine(ctx, o)
 	if err != nil || !fix {
 		return report, err
 	}
-	plan := report.Plan()
-	if err := p.repair(ctx, plan, o.Config, dry); err != nil || dry || len(plan) == 0 {
+	plan, verb := report.Plan(), "--fix does: "
+	if dry {
+		verb = "--fix would: "
+	}
+	for _, step := range plan.Steps() {
+		fmt.Fprintln(p.err, verb+plain(step))
+	}
+	if len(plan) == 0 {
+		fmt.Fprintln(p.err, "--fix has nothing to do")
+	}
+	if dry || len(plan) == 0 {
+		return report, nil
+	}
+	if err := plan.Apply(ctx, o.Config); err != nil {
 		return report, err
 	}
 	return examine(ctx, o)
@@ -171,25 +175,7 @@ func examine(ctx context.Context, o doctor.Options) (doctor.Report, error) {
 	return doctor.Examine(scene), nil
 }
 
-// repair writes the steps of a plan, and executes them unless dry.
-func (p *program) repair(ctx context.Context, plan doctor.Plan, cfg *config.Config, dry bool) error {
-	verb := "--fix does: "
-	if dry {
-		verb = "--fix would: "
-	}
-	for _, step := range plan.Steps() {
-		fmt.Fprintln(p.err, verb+plain(step))
-	}
-	if len(plan) == 0 {
-		fmt.Fprintln(p.err, "--fix has nothing to do")
-	}
-	if dry || len(plan) == 0 {
-		return nil
-	}
-	return plan.Apply(ctx, cfg)
-}
-
-// verdict is the exit code of reports.
+// verdict returns the exit code of reports.
 func verdict(reports []doctor.Report) error {
 	n := map[doctor.Status]int{}
 	for _, r := range reports {
@@ -197,14 +183,13 @@ func verdict(reports []doctor.Report) error {
 			n[f.Status]++
 		}
 	}
+	rest := plural(n[doctor.Warning], "warning", "warnings") + ", " +
+		plural(n[doctor.Unknown], "check could not be made", "checks could not be made")
 	switch {
 	case n[doctor.Wrong] > 0:
-		return exitErrorf(ExitPrecondition, "%s wrong, %s, %s", plural(n[doctor.Wrong], "thing is", "things are"),
-			plural(n[doctor.Warning], "warning", "warnings"),
-			plural(n[doctor.Unknown], "check could not be made", "checks could not be made"))
+		return exitErrorf(ExitPrecondition, "%s wrong, %s", plural(n[doctor.Wrong], "thing is", "things are"), rest)
 	case n[doctor.Warning]+n[doctor.Unknown] > 0:
-		return exitErrorf(ExitPartly, "nothing is wrong; %s, %s", plural(n[doctor.Warning], "warning", "warnings"),
-			plural(n[doctor.Unknown], "check could not be made", "checks could not be made"))
+		return exitErrorf(ExitPartly, "nothing is wrong; %s", rest)
 	}
 	return nil
 }
@@ -249,23 +234,20 @@ func (d *diagnosis) write(r doctor.Report) {
 	if r.Queues != nil {
 		queues = fmt.Sprintf(": %s, %d enrolled", plural(*r.Queues, "queue", "queues"), *r.Enrolled)
 	}
-	fmt.Fprintf(d.w, "RabbitMQ %s at %s, virtual host %s%s\n", orNot(r.Version), plain(r.Broker),
-		plain(fmt.Sprintf("%q", r.VHost)), queues)
+	fmt.Fprintf(d.w, "RabbitMQ %s at %s, virtual host %s%s\n", plain(cmp.Or(r.Version, "(version unknown)")),
+		plain(r.Broker), plain(fmt.Sprintf("%q", r.VHost)), queues)
 	ok := map[string]bool{}
 	var unknown []doctor.Finding
 	var groups []queueFindings
 	for _, f := range r.Findings {
-		switch f.Status {
-		case doctor.OK:
+		switch n := len(groups); {
+		case f.Status == doctor.OK:
 			ok[f.Check] = true
-			continue
-		case doctor.Unknown:
+		case f.Status == doctor.Unknown:
 			unknown = append(unknown, f)
-			continue
-		}
-		if n := len(groups); n > 0 && groups[n-1].queue == f.Queue {
+		case n > 0 && groups[n-1].queue == f.Queue:
 			groups[n-1].findings = append(groups[n-1].findings, f)
-		} else {
+		default:
 			groups = append(groups, queueFindings{queue: f.Queue, findings: []doctor.Finding{f}})
 		}
 	}
@@ -273,11 +255,11 @@ func (d *diagnosis) write(r doctor.Report) {
 		d.group(g)
 	}
 	d.unknown(unknown)
+	well := d.paint(doctor.OK, "ok")
 	if r.Status == doctor.OK {
-		fmt.Fprintf(d.w, "%s all %s\n", d.paint(doctor.OK, "ok"), plural(len(ok), "check", "checks"))
+		fmt.Fprintf(d.w, "%s all %s\n", well, plural(len(ok), "check", "checks"))
 	} else {
-		fmt.Fprintf(d.w, "\n%s %s of %d\n", d.paint(doctor.OK, "ok"), plural(len(ok), "check", "checks"),
-			len(doctor.Checks))
+		fmt.Fprintf(d.w, "\n%s %s of %d\n", well, plural(len(ok), "check", "checks"), len(doctor.Checks))
 	}
 }
 
@@ -325,15 +307,14 @@ func (d *diagnosis) group(g queueFindings) {
 		width = max(width, len(f.Check))
 	}
 	slices.SortStableFunc(g.findings, func(a, b doctor.Finding) int { return rank(b.Status) - rank(a.Status) })
-	indent := strings.Repeat(" ", 11)
 	for _, f := range g.findings {
 		fmt.Fprintf(d.w, "  %s  %-*s  %s\n", d.paint(f.Status, fmt.Sprintf("%-7s", f.Status)), width, f.Check,
 			plain(f.What))
 		if !d.shown[f.Check+f.Why] {
-			d.wrap(indent, f.Why)
+			wrap(d.w, indent, f.Why)
 			d.shown[f.Check+f.Why] = true
 		}
-		d.wrap(indent, f.Remedy)
+		wrap(d.w, indent, f.Remedy)
 		for _, c := range f.Commands {
 			fmt.Fprintf(d.w, "%s$ %s\n", indent, plain(c))
 		}
@@ -348,48 +329,44 @@ func (d *diagnosis) unknown(all []doctor.Finding) {
 		return
 	}
 	fmt.Fprintf(d.w, "\nnot looked at, or not wholly\n")
-	for len(all) > 0 {
-		why := all[0].Why
-		var checks []string
-		all = slices.DeleteFunc(all, func(f doctor.Finding) bool {
-			same := f.Why == why
-			if same {
-				name := f.Check
-				if why == "" {
-					name += ": " + f.What
-				}
-				checks = append(checks, name)
-			}
-			return same
-		})
-		fmt.Fprintf(d.w, "  %s  %s\n", d.paint(doctor.Unknown, "unknown"), plain(strings.Join(checks, ", ")))
-		d.wrap("           ", why)
+	checks := map[string][]string{}
+	for _, f := range all {
+		name := f.Check
+		if f.Why == "" {
+			name += ": " + f.What
+		}
+		checks[f.Why] = append(checks[f.Why], name)
+	}
+	for _, f := range all {
+		names, why := checks[f.Why], f.Why
+		if delete(checks, why); names == nil {
+			continue // written already
+		}
+		fmt.Fprintf(d.w, "  %s  %s\n", d.paint(doctor.Unknown, "unknown"), plain(strings.Join(names, ", ")))
+		wrap(d.w, indent, why)
 	}
 }
 
-const lineWidth = 100
+const (
+	lineWidth = 100
+	indent    = "           " // of what is said about a finding
+)
 
 // wrap writes a text in lines that fit.
-func (d *diagnosis) wrap(indent, text string) {
-	line := ""
+func wrap(w io.Writer, indent, text string) {
+	line := indent
 	for _, word := range strings.Fields(plain(text)) {
-		if line != "" && len(indent)+len(line)+1+len(word) > lineWidth {
-			fmt.Fprintf(d.w, "%s%s\n", indent, line)
-			line = ""
+		switch {
+		case line == indent:
+			line += word
+		case len(line)+1+len(word) > lineWidth:
+			fmt.Fprintln(w, line)
+			line = indent + word
+		default:
+			line += " " + word
 		}
-		if line != "" {
-			line += " "
-		}
-		line += word
 	}
-	if line != "" {
-		fmt.Fprintf(d.w, "%s%s\n", indent, line)
+	if line != indent {
+		fmt.Fprintln(w, line)
 	}
-}
-
-func orNot(version string) string {
-	if version == "" {
-		return "(version unknown)"
-	}
-	return plain(version)
 }

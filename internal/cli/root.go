@@ -19,7 +19,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/pprof"
+	_ "net/http/pprof"
 	"net/netip"
 	"os"
 	"path"
@@ -36,25 +36,22 @@ import (
 	"github.com/redrive-mq/redrive/internal/query"
 )
 
-// program is what the commands share.
+// program has what the commands share.
 type program struct {
 	build  Build
 	in     io.Reader
 	out    io.Writer // data
 	err    io.Writer // all else
 	getenv func(string) string
-	// of the flags that commands with a service have
+	query  string // of the command, for an error that points into it
+	// Flags that several commands have.
 	address, caFile string
 	vhost           string // "": the first that is served; of doctor all
-	// of the flags that many commands have
-	config string // --config: the path of the config file; "": none
-	format string // --output; "": a table
-	wide   bool   // --wide: tables may be wider than the terminal
-	yes    bool   // --yes: confirm does not ask
-	// settled is --settled: a replay is followed until it is no longer counted what fails again.
-	settled bool
-	// query is that of the command, for an error that points into it.
-	query string
+	config          string // the path of the config file; "": none
+	format          string // --output; "": a table
+	wide            bool   // tables may be wider than the terminal
+	yes             bool   // confirm does not ask
+	settled         bool   // follow a replay until it is no longer counted what fails again
 }
 
 // Run runs the command line args and returns its exit code.
@@ -70,7 +67,7 @@ func Run(ctx context.Context, args []string, out, errOut io.Writer, build Build)
 	return codeOf(err)
 }
 
-// Commands returns the command line as its manual pages and completions are made of it.
+// Commands returns the command line, for its manual pages and completions.
 func Commands() *cobra.Command {
 	return (&program{getenv: func(string) string { return "" }}).root()
 }
@@ -113,8 +110,7 @@ Data goes to standard output, everything else to standard error.
 		{"act", "Act:", append(p.verbs(), p.edit(), p.pause(), p.resume(), p.breaker(),
 			p.adopt(), p.unadopt(), p.allowReplays(), p.ops(), p.export(), p.importing())},
 		{"service", "The service:", []*cobra.Command{p.serve(), p.check(), p.rules(), p.simulate(), p.notify(),
-			p.token(),
-			p.audit(), p.snapshot(), p.store(), p.demo(), p.versionCommand()}},
+			p.token(), p.audit(), p.snapshot(), p.store(), p.demo(), p.versionCommand()}},
 		{"rabbitmq", "RabbitMQ:", []*cobra.Command{p.enroll(), p.unenroll(), p.move(), p.topology(), p.doctor(),
 			p.permissions()}},
 	} {
@@ -127,9 +123,9 @@ Data goes to standard output, everything else to standard error.
 	return commandGroup(root)
 }
 
-// commandGroup makes a command that has only commands refuse any other; left alone,
-// cobra shows the help and calls that a success.
-func commandGroup(c *cobra.Command) *cobra.Command {
+// commandGroup adds commands to c, and makes it refuse any other: cobra would show the help and call that a success.
+func commandGroup(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	c.AddCommand(commands...)
 	c.SuggestionsMinimumDistance = 2
 	c.Args = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -141,17 +137,15 @@ func commandGroup(c *cobra.Command) *cobra.Command {
 		}
 		return fmt.Errorf("%s has no command %q%s: %w", c.CommandPath(), args[0], hint, errUsage)
 	}
-	if c.RunE == nil {
-		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
-	}
+	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	return c
 }
 
 func exactArgs(n int, what string) cobra.PositionalArgs { return argsBetween(n, n, what) }
 
-func argsBetween(least, most int, what string) cobra.PositionalArgs {
+func argsBetween(minimum, maximum int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
-		if len(args) < least || len(args) > most {
+		if len(args) < minimum || len(args) > maximum {
 			return fmt.Errorf("%s takes %s: %w", c.CommandPath(), what, errUsage)
 		}
 		return nil
@@ -244,7 +238,7 @@ func (p *program) printError(err error) {
 	}
 }
 
-// completionTimeout is how long a person who presses Tab waits for the service.
+// completionTimeout bounds how long a person who presses Tab waits.
 const completionTimeout = time.Second
 
 const noFiles = cobra.ShellCompDirectiveNoFileComp
@@ -317,8 +311,8 @@ func (p *program) completeQuery(c *cobra.Command, _ []string, word string) ([]st
 	return some, noFiles | cobra.ShellCompDirectiveNoSpace
 }
 
-// Build says which program this is. What a release does not set comes from what Go records in
-// the binary: `go install …@version` has its version, a build in the repository its commit.
+// Build identifies the program. Go records in the binary what a release does not set: `go install …@version`
+// the version, a build in the repository the commit.
 type Build struct {
 	Version string `json:"version"`
 	Commit  string `json:"commit"`
@@ -376,17 +370,17 @@ func (p *program) limitRuntime(log *slog.Logger) {
 		// Large bodies leave garbage of several times their size. Up to this, which
 		// small ones do not reach, it is collected no sooner than by default.
 		limit := int64(memoryLimit)
-		if most := cgroupMemory(os.DirFS("/")); most > 0 && most/5*4 < limit {
-			limit = most / 5 * 4 // the rest is for what is not on the heap
-			log.Info("less memory is used, since the container or unit has little", "limit", most, "heap", limit)
+		if all := cgroupMemory(os.DirFS("/")); all > 0 && all/5*4 < limit {
+			limit = all / 5 * 4 // the rest is for what is not on the heap
+			log.Info("less memory is used, since the container or unit has little", "limit", all, "heap", limit)
 		}
 		debug.SetMemoryLimit(limit)
 	}
 }
 
-// cgroupMemory returns the bytes that this process and its cgroup may use, 0 when there is no
-// limit: of version 2, that of its group and of each above it, or of version 1.
-func cgroupMemory(root fs.FS) (least int64) {
+// cgroupMemory returns how many bytes the process may use: the lowest limit of its cgroup, of version 2 or 1,
+// and of each group above; 0 is no limit.
+func cgroupMemory(root fs.FS) (lowest int64) {
 	const v2, v1 = "sys/fs/cgroup", "sys/fs/cgroup/memory"
 	groups, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {
@@ -408,16 +402,16 @@ func cgroupMemory(root fs.FS) (least int64) {
 		for group := path.Clean("/" + parts[2]); ; group = path.Dir(group) {
 			data, err := fs.ReadFile(root, path.Join(at, group, file))
 			// Of version 1 no limit is a number of nearly 2⁶³; of version 2 it is "max".
-			if limit, wrong := strconv.ParseInt(string(bytes.TrimSpace(data)), 10,
-				64); err == nil && wrong == nil && limit < 1<<60 && (least == 0 || limit < least) {
-				least = limit
+			limit, wrong := strconv.ParseInt(string(bytes.TrimSpace(data)), 10, 64)
+			if err == nil && wrong == nil && limit < 1<<60 && (lowest == 0 || limit < lowest) {
+				lowest = limit
 			}
 			if group == "/" {
 				break
 			}
 		}
 	}
-	return least
+	return lowest
 }
 
 // serveProfiles serves Go's profiles until stop is called; "" serves none. Only to this machine,
@@ -435,13 +429,7 @@ func serveProfiles(address string, log *slog.Logger) (stop func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("--pprof: %w", err)
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	s := &http.Server{ReadHeaderTimeout: 10 * time.Second} // the default mux, where net/http/pprof registers
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

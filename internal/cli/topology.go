@@ -3,7 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -44,30 +44,24 @@ each. Delete a queue of that name first, when it is empty: importing keeps what 
 		Example: `  redrive topology fixed --queue work-queue --delay 60s --name work-queue-retry-60
   redrive topology levels --queue work-queue --levels 4s --name work-queue-retry-4`,
 	}
-	c.AddCommand(p.topologyFixed(),
-		p.topologyOf("levels", "A queue for each level of delay",
-			func(c *cobra.Command) func(delay.QueueType) (delay.Way, error) {
-				levels := c.Flags().DurationSlice("levels", delay.DefaultLevels, "the delays")
-				return func(kind delay.QueueType) (delay.Way, error) { return delay.NewLevels(kind, *levels...) }
-			}),
+	var levels []time.Duration
+	var unit time.Duration
+	byLevels := p.topologyOf("levels", "A queue for each level of delay",
+		func(kind delay.QueueType) (delay.Way, error) { return delay.NewLevels(kind, levels...) })
+	byLevels.Flags().DurationSliceVar(&levels, "levels", delay.DefaultLevels, "the delays")
+	binary := p.topologyOf("binary", "A queue for each bit of the delay",
+		func(kind delay.QueueType) (delay.Way, error) {
+			if kind == delay.Classic {
+				return nil, errors.New("binary has quorum queues only")
+			}
+			return delay.NewLadder(unit)
+		})
+	binary.Flags().DurationVar(&unit, "unit", time.Second, "what delays are rounded up to")
+	return commandGroup(c, p.topologyFixed(), byLevels, binary,
 		p.topologyOf("message-ttl", "One queue, each message with a time to live of its own",
-			func(*cobra.Command) func(delay.QueueType) (delay.Way, error) {
-				return func(kind delay.QueueType) (delay.Way, error) { return delay.NewMessageTTL(kind, false), nil }
-			}),
-		p.topologyOf("binary", "A queue for each bit of the delay",
-			func(c *cobra.Command) func(delay.QueueType) (delay.Way, error) {
-				unit := c.Flags().Duration("unit", time.Second, "what delays are rounded up to")
-				return func(kind delay.QueueType) (delay.Way, error) {
-					if kind == delay.Classic {
-						return nil, fmt.Errorf("binary has quorum queues only")
-					}
-					return delay.NewLadder(*unit)
-				}
-			}))
-	return commandGroup(c)
+			func(kind delay.QueueType) (delay.Way, error) { return delay.NewMessageTTL(kind, false), nil }))
 }
 
-// topologyFlags are the flags of all topologies.
 type topologyFlags struct {
 	queue, name, vhost string
 	quorum, classic    bool
@@ -115,14 +109,11 @@ func (p *program) withTopologyFlags(
 	return c
 }
 
-// topologyOf is a way of the library's; flags adds its own flags.
-func (p *program) topologyOf(
-	name, short string, flags func(*cobra.Command) func(delay.QueueType) (delay.Way, error),
-) *cobra.Command {
+// topologyOf makes the command of a way of the library's.
+func (p *program) topologyOf(name, short string, of func(delay.QueueType) (delay.Way, error)) *cobra.Command {
 	c := &cobra.Command{Use: name + " --queue QUEUE", Short: short}
-	make := flags(c)
 	return p.withTopologyFlags(c, func(at topologyFlags, _ *config.Config, kind delay.QueueType) error {
-		way, err := make(kind)
+		way, err := of(kind)
 		if err != nil {
 			return fmt.Errorf("%s: %w: %w", name, err, errUsage)
 		}
@@ -132,7 +123,7 @@ func (p *program) topologyOf(
 				return fmt.Errorf("--name %s: %w: %w", at.name, err, errUsage)
 			}
 		}
-		return p.define(management.Define(at.vhost, t))
+		return p.print(jsonOf(management.Define(at.vhost, t), "  "))
 	})
 }
 
@@ -154,8 +145,20 @@ which keeps its keys: it shows what it will set, and sets it through the managem
 		if apply && undo {
 			return fmt.Errorf("--apply or --undo, not both: %w", errUsage)
 		}
+		var m *management.Client
+		if apply || undo {
+			var err error
+			if m, err = cfg.Broker.API(at.vhost); err != nil {
+				return err
+			}
+		}
 		if undo {
-			return p.undoFixedDelay(c.Context(), cfg, at)
+			if err := enroll.UndoFixedDelay(c.Context(), m, at.queue); err != nil {
+				return err
+			}
+			fmt.Fprintf(p.out, "queue %q no longer dead-letters to a delay queue; waiting messages are still retried\n",
+				at.queue)
+			return nil
 		}
 		a, err := enroll.NewFixedDelay(at.queue, at.name, wait, kind)
 		if err != nil {
@@ -167,58 +170,27 @@ which keeps its keys: it shows what it will set, and sets it through the managem
 		if !apply {
 			fmt.Fprintln(p.err, "warning: if a policy applies to the queue already, this one would replace it or be "+
 				"ignored: use --apply, which merges them")
-			return p.define(management.Define(at.vhost, a.Topology(), a.Policy()))
+			return p.print(jsonOf(management.Define(at.vhost, a.Topology(), a.Policy()), "  "))
 		}
-		return p.applyFixedDelay(c.Context(), cfg, at, a)
+		plan, err := a.Plan(c.Context(), m)
+		if err != nil {
+			return err
+		}
+		plan.Write(p.out)
+		if err := p.confirm(c.Context(), "Set it?"); err != nil {
+			return err
+		}
+		if err := plan.Apply(c.Context(), m); err != nil {
+			return err
+		}
+		fmt.Fprintf(p.out, "messages rejected from queue %q are retried; `--undo` undoes it\n", at.queue)
+		return nil
 	})
 	c.Flags().DurationVar(&wait, "delay", time.Minute, "how long a message waits")
 	c.Flags().BoolVar(&apply, "apply", false, "set it through the management API")
 	c.Flags().BoolVar(&undo, "undo", false, "remove the policy of --apply")
 	p.withYes(c, "with --apply: do not ask")
 	return c
-}
-
-// applyFixedDelay shows what it will set, asks, and sets it.
-func (p *program) applyFixedDelay(
-	ctx context.Context, cfg *config.Config, at topologyFlags, a *enroll.FixedDelay,
-) error {
-	m, err := cfg.Broker.API(at.vhost)
-	if err != nil {
-		return err
-	}
-	plan, err := a.Plan(ctx, m)
-	if err != nil {
-		return err
-	}
-	plan.Write(p.out)
-	if err := p.confirm(ctx, "Set it?"); err != nil {
-		return err
-	}
-	if err := plan.Apply(ctx, m); err != nil {
-		return err
-	}
-	fmt.Fprintf(p.out, "messages rejected from queue %q are retried; `--undo` undoes it\n", at.queue)
-	return nil
-}
-
-func (p *program) undoFixedDelay(ctx context.Context, cfg *config.Config, at topologyFlags) error {
-	m, err := cfg.Broker.API(at.vhost)
-	if err != nil {
-		return err
-	}
-	if err := enroll.UndoFixedDelay(ctx, m, at.queue); err != nil {
-		return err
-	}
-	fmt.Fprintf(p.out, "queue %q no longer dead-letters to a delay queue; waiting messages are still retried\n",
-		at.queue)
-	return nil
-}
-
-func (p *program) define(d management.Definitions) error {
-	e := json.NewEncoder(p.out)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	return e.Encode(d)
 }
 
 func (p *program) move() *cobra.Command {
@@ -296,16 +268,16 @@ func (p *program) runMove(ctx context.Context, m *enroll.Move) error {
 	return nil
 }
 
-// grant is the rights of a role, for a user in a virtual host.
+// grant has the rights of a role, for a user in a virtual host.
 type grant struct {
 	User  string `json:"user"`
 	VHost string `json:"vhost"`
-	// tagged is the user that needs the tags: that of broker.management, which may be another.
+	// tagged needs the tags: the user of broker.management, which may be another.
 	tagged string
 	management.Rights
 }
 
-// library is the two roles of the Go library's consumers.
+// library stands for the two roles of the Go library's consumers.
 const library = "library"
 
 func (p *program) permissions() *cobra.Command {
@@ -367,7 +339,7 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 var roles = []string{management.RoleService, management.RoleConsumer, management.RoleReporter,
 	management.RoleGoReporter, management.RoleGoConsumer, management.RoleDeclarer}
 
-// managementUser is the user of broker.management; "": the one of AMQP.
+// managementUser returns the user of broker.management; "": the one of AMQP.
 func managementUser(cfg *config.Config, vhost string) string {
 	api, err := cfg.Broker.API(vhost)
 	if err != nil {
@@ -399,14 +371,14 @@ func grants(rights []management.Rights, role string, like grant) (all []grant) {
 
 // policiesFor returns policies for these queues alone, with the same forward targets.
 func policiesFor(policies policy.Set, queues []string) policy.Set {
-	narrow := policy.Default()
-	narrow.Queues = queues
-	all := policy.Set{narrow}
+	all := policy.Set{policy.Default()}
 	for _, p := range policies {
 		if len(p.Forwards()) > 0 {
-			p.Queues = queues
 			all = append(all, p)
 		}
+	}
+	for i := range all {
+		all[i].Queues = queues
 	}
 	return all
 }
@@ -419,13 +391,13 @@ func writeGrants(w io.Writer, all []grant) {
 		user, vhost := doctor.Quote(g.User), doctor.Quote(g.VHost)
 		fmt.Fprintf(w, "# For %s.\n", g.For)
 		for _, n := range g.Notes {
-			(&diagnosis{w: w}).wrap("# ", n)
+			wrap(w, "# ", n)
 		}
 		fmt.Fprintf(w, "rabbitmqctl add_user %s # asks for a password\n", user)
 		fmt.Fprintf(w, "rabbitmqctl set_permissions -p %s %s %s %s %s\n", vhost, user, doctor.Quote(g.Configure),
 			doctor.Quote(g.Write), doctor.Quote(g.Read))
 		if len(g.Tags) > 0 {
-			(&diagnosis{w: w}).wrap("# ", "set_user_tags replaces all tags of the user: name those that it has, too "+
+			wrap(w, "# ", "set_user_tags replaces all tags of the user: name those that it has, too "+
 				"(rabbitmqctl list_users shows them).")
 			fmt.Fprintf(w, "rabbitmqctl set_user_tags %s %s\n", doctor.Quote(g.tagged), strings.Join(g.Tags, " "))
 		}
@@ -474,8 +446,7 @@ REDRIVE_TOKEN_FILE.
 Only administrators may. For the first token, sign in as a user of RabbitMQ's with
 the tag administrator: REDRIVE_USER, and REDRIVE_PASSWORD or REDRIVE_PASSWORD_FILE.`,
 	}
-	c.AddCommand(p.tokenCreate(), p.tokenList(), p.tokenRevoke())
-	return commandGroup(c)
+	return commandGroup(c, p.tokenCreate(), p.tokenList(), p.tokenRevoke())
 }
 
 func (p *program) tokenCreate() *cobra.Command {
