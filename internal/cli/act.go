@@ -120,42 +120,31 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 	case d.verb.Info().ToQueue && d.to == "":
 		return fmt.Errorf("--to is missing: the queue: %w", errUsage)
 	}
-	if ids > 0 {
-		client, err := p.client()
-		if err != nil {
+	r := operations.PlanRequest{Verb: d.verb, RestOf: d.restOf, At: due, To: d.to, Reason: d.reason}
+	if ids == 0 && d.restOf == "" {
+		flags := d.queryFlags
+		if d.queueMeansParked && flags == (queryFlags{queue: d.queue}) && d.queue != "" && len(args) == 0 {
+			flags.state = inspect.Parked
+		}
+		if r.Query, err = flags.query(args); err != nil {
 			return err
 		}
+		if r.Query == "" {
+			return fmt.Errorf("give message IDs, a query, or --queue: %w", errUsage)
+		}
+	}
+	client, err := p.clientFor(r.Query)
+	if err != nil {
+		return err
+	}
+	if ids > 0 {
 		return p.actOnIDs(ctx, client, d,
 			actions.Act{Verb: d.verb, IDs: args, At: due, To: d.to, Reason: d.reason, DryRun: d.dry})
 	}
-	if d.restOf != "" {
-		client, err := p.client()
-		if err != nil {
-			return err
-		}
-		r := operations.PlanRequest{Verb: d.verb, RestOf: d.restOf, At: due, Reason: d.reason}
-		return p.operate(ctx, client, d, r)
-	}
-	flags := d.queryFlags
-	if d.queueMeansParked && flags == (queryFlags{queue: d.queue}) && d.queue != "" && len(args) == 0 {
-		flags.state = inspect.Parked
-	}
-	q, err := flags.query(args)
-	if err != nil {
-		return err
-	}
-	if q == "" {
-		return fmt.Errorf("give message IDs, a query, or --queue: %w", errUsage)
-	}
-	client, err := p.clientFor(q)
-	if err != nil {
-		return err
-	}
-	return p.operate(ctx, client, d, operations.PlanRequest{Verb: d.verb, Query: q, At: due, To: d.to,
-		Reason: d.reason})
+	return p.operate(ctx, client, d, r)
 }
 
-// idsPerRequest is how many ids the service takes at once.
+// idsPerRequest is the most ids that the service takes at once.
 const idsPerRequest = 1000
 
 // actOnIDs acts on messages that are named by their ids.
@@ -167,9 +156,8 @@ func (p *program) actOnIDs(ctx context.Context, client httpapi.Client, d *action
 		if err != nil {
 			return err
 		}
-		if int64(found.Done) != d.expect {
-			return exitErrorf(ExitPrecondition, "found %s, expected %d: nothing was changed", messages(found.Done),
-				d.expect)
+		if n := int64(found.Done); n != d.expect {
+			return d.unexpected(n)
 		}
 	}
 	done, err := actInBatches(ctx, client, a)
@@ -199,7 +187,7 @@ func (p *program) actOnIDs(ctx context.Context, client httpapi.Client, d *action
 	return leftOut(done)
 }
 
-// sayPaused says of which queues the replayed messages wait for a person.
+// sayPaused names the paused queues of which messages were replayed.
 func (p *program) sayPaused(ctx context.Context, client httpapi.Client, done actions.Acted) {
 	replayed := map[string]bool{}
 	for _, o := range done.Outcomes {
@@ -310,7 +298,7 @@ survives restarts. Waiting messages keep their attempts.`,
 		Args:    exactArgs(2, "the queue, and open, closed or auto"),
 		ValidArgsFunction: func(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {
-				return []string{"open", "closed", "auto"}, cobra.ShellCompDirectiveNoFileComp
+				return []string{"open", "closed", "auto"}, noFiles
 			}
 			return p.completeQueues(c, args, begun)
 		},

@@ -88,7 +88,7 @@ resumes and cancels it.`,
 		"where its messages failed; may be given again (left out: as each message says)")
 	f.StringVar(&r.Format, "from", "auto", "the format of its messages: auto, "+strings.Join(retry.FormatNames(), ", "))
 	_ = c.RegisterFlagCompletionFunc("from",
-		cobra.FixedCompletions(append(retry.FormatNames(), "auto"), cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(append(retry.FormatNames(), "auto"), noFiles))
 	f.IntVar(&r.Sample, "sample", 0, "look at so many of its messages (1,000 at most), and adopt nothing")
 	f.BoolVar(&follow, "follow", false, "consume it from now on, until --unfollow, as adopt in the config does")
 	f.StringVar(&then, "then", "park", "with --follow: park what lands there, or retry it by its work queue's policy")

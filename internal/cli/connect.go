@@ -116,19 +116,19 @@ func (f *queryFlags) add(p *program, c *cobra.Command) {
 	c.Flags().StringVar(&f.queue, "queue", "", "of this work queue; left out: of all")
 	c.Flags().StringVar(&f.state, "state", "", "waiting, retried, parked or discarded; left out: all")
 	_ = c.RegisterFlagCompletionFunc("queue", p.completeQueues)
-	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, noFiles))
 }
 
 var states = []string{inspect.Waiting, inspect.Retried, inspect.Parked, inspect.Discarded}
 
-// query is the query that arguments and flags together make.
+// query returns the query that arguments and flags together make.
 func (f *queryFlags) query(args []string) (string, error) {
 	var terms []string
-	argument, flag := strings.TrimSpace(strings.Join(args, " ")), strings.TrimSpace(f.text)
+	argument := strings.TrimSpace(strings.Join(args, " "))
 	if argument != "" && f.text != "" {
 		return "", fmt.Errorf("give the query as an argument or with --query, not both: %w", errUsage)
 	}
-	if text := argument + flag; text != "" {
+	if text := argument + strings.TrimSpace(f.text); text != "" {
 		if f.queue+f.state != "" && strings.Contains(text, "OR") {
 			text = "(" + text + ")"
 		}

@@ -54,17 +54,6 @@ func (p *program) withSelection(c *cobra.Command, s *selection) *cobra.Command {
 	return p.withOutput(c)
 }
 
-func (s *selection) expected(n int) error {
-	if s.expect >= 0 && n != s.expect {
-		return exitErrorf(ExitPrecondition, "found %s, expected %d: nothing was changed", plural(n, "queue", "queues"),
-			s.expect)
-	}
-	if n == 0 {
-		return exitErrorf(ExitNotFound, "no queue matches %q", s.pattern)
-	}
-	return nil
-}
-
 func (p *program) enroll() *cobra.Command {
 	var s selection
 	var atLeastOnce bool
@@ -96,18 +85,14 @@ another x-dead-letter-exchange: see redrive move.`,
 				one.Plan.Write(t.shown())
 			}
 		}
-		if err := s.expected(len(all)); err != nil {
+		if err := t.found(nil); err != nil {
 			return err
 		}
-		if err := t.ask(ctx, "Set %s?"); err != nil {
+		if err := t.ask(ctx, "Set %s?", "policy", "policies"); err != nil {
 			return err
 		}
-		return t.end(ctx, func(i int) (string, error) {
-			if err := all[i].Plan.Apply(ctx, m); err != nil {
-				return "", err
-			}
-			return fmt.Sprintf("queue %q is enrolled; `redrive unenroll` undoes it", all[i].Queue), nil
-		})
+		return t.end(ctx, func(i int) error { return all[i].Plan.Apply(ctx, m) },
+			"queue %q is enrolled; `redrive unenroll` undoes it")
 	})
 	c.Flags().BoolVar(&atLeastOnce, "at-least-once", false,
 		"also make a quorum queue's dead-lettering at-least-once (overflow becomes reject-publish)")
@@ -115,16 +100,15 @@ another x-dead-letter-exchange: see redrive move.`,
 }
 
 func changeOf(one enroll.QueuePlan) change {
-	c := change{Queue: one.Queue, Result: already}
+	c, plan := change{Queue: one.Queue, Result: already}, one.Plan
 	if one.Err != nil {
 		return c
 	}
-	c.Kind, c.OperatorPolicy, c.Notes, c.Keys = one.Plan.Queue.Type, one.Plan.Queue.OperatorPolicy, one.Plan.Notes,
-		one.Plan.Keys()
-	if one.Plan.Policy != nil {
-		c.Result, c.Policy = wouldSet, one.Plan.Policy.Name
-		if one.Plan.Before != nil {
-			c.MergedFrom = one.Plan.Before.Name
+	c.Kind, c.OperatorPolicy, c.Notes, c.Keys = plan.Queue.Type, plan.Queue.OperatorPolicy, plan.Notes, plan.Keys()
+	if plan.Policy != nil {
+		c.Result, c.Policy = wouldSet, plan.Policy.Name
+		if plan.Before != nil {
+			c.MergedFrom = plan.Before.Name
 		}
 	}
 	return c
@@ -159,25 +143,17 @@ queues that are not enrolled. Messages that wait for them are parked then.`,
 			t.changes[i] = change{Queue: u.Queue, Result: wouldSet, Policy: u.Ours.Name}
 			u.Write(t.shown())
 		}
-		for i, err := range missing {
-			t.fail(len(found)+i, err)
-		}
-		if err := s.expected(len(t.changes)); err != nil {
-			return err
-		}
 		if s.pattern == "" && len(names) == 1 {
 			p.yes = true // named, and nothing that cannot be done again
 		}
-		if err := t.ask(ctx, "Take away %s?"); err != nil {
+		if err := t.found(missing); err != nil {
 			return err
 		}
-		return t.end(ctx, func(i int) (string, error) {
-			if err := enroll.Undo(ctx, m, found[i].Queue); err != nil {
-				return "", err
-			}
-			return fmt.Sprintf("queue %q is no longer enrolled by a policy; its waiting messages are still retried",
-				found[i].Queue), nil
-		})
+		if err := t.ask(ctx, "Take away %s?", "policy", "policies"); err != nil {
+			return err
+		}
+		return t.end(ctx, func(i int) error { return enroll.Undo(ctx, m, found[i].Queue) },
+			"queue %q is no longer enrolled by a policy; its waiting messages are still retried")
 	})
 	c.Flags().BoolVar(&replays, "replays", false, "undo redrive allow-replays: remove the queues' retry exchanges")
 	return p.withSelection(c, &s)
@@ -197,27 +173,17 @@ func (p *program) disallowReplays(ctx context.Context, m *management.Client, s *
 		t.changes[i] = change{Queue: queue, Result: wouldSet}
 		fmt.Fprintf(t.shown(), "queue %q: its retry exchange goes; messages that wait for it are parked\n", queue)
 	}
-	for i, err := range missing {
-		t.fail(len(found)+i, err)
-	}
-	if err := s.expected(len(t.changes)); err != nil {
+	if err := t.found(missing); err != nil {
 		return err
 	}
-	if len(found) > 0 && !s.dry {
-		what := plural(len(found), "retry exchange", "retry exchanges")
-		if err := p.confirm(ctx, fmt.Sprintf("Remove %s?", what)); err != nil {
-			return err
-		}
+	if err := t.ask(ctx, "Remove %s?", "retry exchange", "retry exchanges"); err != nil {
+		return err
 	}
-	return t.end(ctx, func(i int) (string, error) {
-		if err := enroll.Disallow(ctx, m, found[i]); err != nil {
-			return "", err
-		}
-		return fmt.Sprintf("nothing is replayed to queue %q any more", found[i]), nil
-	})
+	return t.end(ctx, func(i int) error { return enroll.Disallow(ctx, m, found[i]) },
+		"nothing is replayed to queue %q any more")
 }
 
-// change is a queue in the answer of enroll and unenroll.
+// change is what enroll and unenroll say of a queue.
 type change struct {
 	Queue  string `json:"queue"`
 	Kind   string `json:"kind,omitempty"`
@@ -230,8 +196,6 @@ type change struct {
 	Keys           []enroll.Key `json:"keys,omitempty"`
 	Notes          []string     `json:"notes,omitempty"`
 }
-
-func changeName(c change) string { return c.Queue }
 
 // Results of a change.
 const (
@@ -277,8 +241,24 @@ func (t *manyQueues) fail(i int, err error) {
 	}
 }
 
-// ask asks a person, if a policy is to be set; question has a verb for how many.
-func (t *manyQueues) ask(ctx context.Context, question string) error {
+// found adds the queues that are missing, and returns an error if these are not as many as expected.
+func (t *manyQueues) found(missing []error) error {
+	n := len(t.changes)
+	for i, err := range missing {
+		t.fail(n-len(missing)+i, err)
+	}
+	switch {
+	case t.s.expect >= 0 && n != t.s.expect:
+		return exitErrorf(ExitPrecondition, "found %s, expected %d: nothing was changed", plural(n, "queue", "queues"),
+			t.s.expect)
+	case n == 0:
+		return exitErrorf(ExitNotFound, "no queue matches %q", t.s.pattern)
+	}
+	return nil
+}
+
+// ask asks a person, if anything is to be changed; question has a verb for how many.
+func (t *manyQueues) ask(ctx context.Context, question, one, more string) error {
 	n := 0
 	for _, c := range t.changes {
 		if c.Result == wouldSet {
@@ -288,13 +268,12 @@ func (t *manyQueues) ask(ctx context.Context, question string) error {
 	if n == 0 || t.s.dry {
 		return nil
 	}
-	return t.p.confirm(ctx, fmt.Sprintf(question, plural(n, "policy", "policies")))
+	return t.p.confirm(ctx, fmt.Sprintf(question, plural(n, one, more)))
 }
 
-// end does it to each queue, unless --dry-run, and shows the results. do returns a line about what it
-// did.
-func (t *manyQueues) end(ctx context.Context, do func(i int) (string, error)) error {
-	b := &bar{w: t.p.err}
+// end does it to each queue, unless --dry-run, and shows the results: done is a line with a verb for the queue.
+func (t *manyQueues) end(ctx context.Context, do func(i int) error, done string) error {
+	meter := t.p.meter()
 	for i := range t.changes {
 		c := &t.changes[i]
 		switch {
@@ -305,7 +284,7 @@ func (t *manyQueues) end(ctx context.Context, do func(i int) (string, error)) er
 			c.Result = notDone
 			continue
 		}
-		text, err := do(i)
+		err := do(i)
 		if t.fail(i, err); err != nil {
 			continue
 		}
@@ -313,15 +292,16 @@ func (t *manyQueues) end(ctx context.Context, do func(i int) (string, error)) er
 			c.Result = isSet
 		}
 		if t.p.format == "table" {
-			fmt.Fprintln(t.p.out, plain(text))
-		} else if t.p.draws() && len(t.changes) > 1 {
-			b.draw(fmt.Sprintf("%s %s of %s", gauge(int64(i+1), int64(len(t.changes))), count(i+1),
+			fmt.Fprintln(t.p.out, plain(fmt.Sprintf(done, c.Queue)))
+		} else if meter.draws && len(t.changes) > 1 {
+			meter.draw(fmt.Sprintf("%s %s of %s", gauge(int64(i+1), int64(len(t.changes))), count(i+1),
 				plural(len(t.changes), "queue", "queues")))
 		}
 	}
-	b.end()
+	meter.end()
 	if t.p.format != "table" {
-		if err := list(t.p, map[string]any{"queues": t.changes}, t.changes, changeName, nil); err != nil {
+		if err := list(t.p, map[string]any{"queues": t.changes}, t.changes,
+			func(c change) string { return c.Queue }, nil); err != nil {
 			return err
 		}
 	}

@@ -24,9 +24,8 @@ import (
 )
 
 func (p *program) messages() *cobra.Command {
-	c := &cobra.Command{Use: "messages", Short: "Show failed messages"}
-	c.AddCommand(p.messagesList(), p.messagesCount(), p.messagesShow(), p.messagesTail())
-	return commandGroup(c)
+	return commandGroup(&cobra.Command{Use: "messages", Short: "Show failed messages"},
+		p.messagesList(), p.messagesCount(), p.messagesShow(), p.messagesTail())
 }
 
 func messageID(m inspect.Message) string { return m.ID }
@@ -85,8 +84,8 @@ func (p *program) messagesCount() *cobra.Command {
 	}), "table", "json", "yaml", "name"))
 }
 
-// mostOnAPage is how many messages the service returns at once.
-const mostOnAPage = 1000
+// maxOnAPage is the most messages that the service returns at once.
+const maxOnAPage = 1000
 
 // fetchMessages returns what a query finds, up to a limit. A page of the service's may be short,
 // even empty, and not be the last.
@@ -95,7 +94,7 @@ func fetchMessages(
 ) (all inspect.Page, err error) {
 	all.Messages = []inspect.Message{}
 	for all.After = after; ; {
-		page, err := client.Messages(ctx, q, all.After, min(limit-len(all.Messages), mostOnAPage))
+		page, err := client.Messages(ctx, q, all.After, min(limit-len(all.Messages), maxOnAPage))
 		if err != nil {
 			return all, err
 		}
@@ -145,13 +144,12 @@ text; hex.`,
 		})
 	})
 	c.Flags().StringVar(&body, "body", "", "the body alone: raw, decoded or hex")
-	_ = c.RegisterFlagCompletionFunc("body", cobra.FixedCompletions(bodies, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("body", cobra.FixedCompletions(bodies, noFiles))
 	return p.withFormats(c, "table", "json", "jsonl", "yaml", "name")
 }
 
 var bodies = []string{"raw", "decoded", "hex"}
 
-// writeBody writes the body only: as it is, or in hex.
 func (p *program) writeBody(ctx context.Context, client httpapi.Client, id, as string) error {
 	if as == "raw" {
 		if err := p.notRaw(); err != nil {
@@ -184,15 +182,10 @@ func (p *program) decodedBody(r *decode.Result) error {
 	case r.Truncated:
 		fmt.Fprintln(p.err, "what follows is shortened")
 	}
-	if structured(r) {
+	if slices.Contains([]string{"json", "messagepack", "cbor", "protobuf"}, r.Format) { // its text is JSON
 		return p.print(harmless(r.Text)+"\n", nil)
 	}
 	return lines(p.out, r.Text)
-}
-
-// structured tells whether the text is JSON.
-func structured(r *decode.Result) bool {
-	return slices.Contains([]string{"json", "messagepack", "cbor", "protobuf"}, r.Format)
 }
 
 // detail shows all that is known about a message, but for its body.
@@ -201,73 +194,53 @@ func detail(w io.Writer, m inspect.Detail, now time.Time) {
 	timeline(w, m.Timeline)
 	if len(m.Properties) > 0 {
 		fmt.Fprintln(w)
-		rows(w, propertyColumns, m.Properties, now)
+		rows(w, []column[inspect.Property]{{Head: "Property", Field: "Name"}, {Field: "Value"}}, m.Properties, now)
 	}
 	if len(m.Headers) > 0 {
 		fmt.Fprintln(w)
-		rows(w, headerColumns, m.Headers, now)
+		rows(w, []column[inspect.Header]{{Head: "Header", Field: "Name"}, {Field: "Type"}, {Field: "From"},
+			{Field: "Value"}}, m.Headers, now)
 	}
 }
 
-var (
-	propertyColumns = []column[inspect.Property]{{Head: "Property", Field: "Name"}, {Field: "Value"}}
-	headerColumns   = []column[inspect.Header]{{Head: "Header", Field: "Name"}, {Field: "Type"}, {Field: "From"},
-		{Field: "Value"}}
-)
-
-// facts are what there is one of: a line each.
+// facts shows what there is one of: a line each.
 func facts(w io.Writer, m inspect.Detail, now time.Time) {
-	line := func(name, value string) {
-		if value != "" && value != "-" {
-			fmt.Fprintf(w, "%s\t%s\n", name, plain(value))
-		}
-	}
 	until := func(t *time.Time) string {
 		if t == nil {
 			return ""
 		}
 		return timeText(t) + " (" + ago(t, now) + ")"
 	}
-	line("ID", m.ID)
-	line("Key", m.Key)
-	line("Queue", m.Queue)
-	state := m.State
+	state, replays := m.State, ""
 	if m.Paused {
 		state += "; the retries of its queue are paused"
 	}
 	if m.State == inspect.Retried {
 		state += "; not seen again since"
 	}
-	line("State", state)
-	line("Due", until(m.Due))
-	line("Parked", until(m.ParkedAt))
-	line("Parked for", m.ParkedFor)
-	line("Retried", until(m.RetriedAt))
-	line("Restorable until", until(m.Restorable))
-	line("Failures", count(m.Attempt))
 	if m.Replays > 0 {
-		line("Replays", count(m.Replays))
+		replays = count(m.Replays)
 	}
-	line("Reason", m.Reason)
-	line("Error", m.Error)
-	line("Policy", m.Policy)
-	line("Rule", m.Rule)
-	line("Notify", m.Notify)
-	line("Adopted from", m.AdoptedFrom)
-	line("Group", m.Group)
-	line("First failed", until(&m.FirstFailed))
-	line("Failed", until(&m.Failed))
-	line("Exchange", m.Exchange)
-	line("Routing key", m.RoutingKey)
-	line("Goes to", m.SendsTo)
-	line("Made from", m.MadeFrom)
-	line("Made into", m.MadeInto)
-	line("Size", fmt.Sprintf("%s bytes", count(m.Size)))
+	all := [][2]string{
+		{"ID", m.ID}, {"Key", m.Key}, {"Queue", m.Queue}, {"State", state}, {"Due", until(m.Due)},
+		{"Parked", until(m.ParkedAt)}, {"Parked for", m.ParkedFor}, {"Retried", until(m.RetriedAt)},
+		{"Restorable until", until(m.Restorable)}, {"Failures", count(m.Attempt)}, {"Replays", replays},
+		{"Reason", m.Reason}, {"Error", m.Error}, {"Policy", m.Policy}, {"Rule", m.Rule}, {"Notify", m.Notify},
+		{"Adopted from", m.AdoptedFrom}, {"Group", m.Group}, {"First failed", until(&m.FirstFailed)},
+		{"Failed", until(&m.Failed)}, {"Exchange", m.Exchange}, {"Routing key", m.RoutingKey},
+		{"Goes to", m.SendsTo}, {"Made from", m.MadeFrom}, {"Made into", m.MadeInto},
+		{"Size", count(m.Size) + " bytes"},
+	}
 	for _, n := range m.Notes {
-		line("Note", n)
+		all = append(all, [2]string{"Note", n})
 	}
 	for _, o := range m.SameID {
-		line("Same ID", fmt.Sprintf("%s, %s in %s", o.Key, o.State, o.Queue))
+		all = append(all, [2]string{"Same ID", fmt.Sprintf("%s, %s in %s", o.Key, o.State, o.Queue)})
+	}
+	for _, f := range all {
+		if f[1] != "" && f[1] != "-" {
+			fmt.Fprintf(w, "%s\t%s\n", f[0], plain(f[1]))
+		}
 	}
 }
 
@@ -323,7 +296,6 @@ func queueColumns(now time.Time) []column[inspect.Queue] {
 	}...)
 }
 
-// retries says whether a queue's messages are retried.
 func retries(q inspect.Queue, now time.Time) string {
 	state := q.Throttle.Text()
 	switch h := q.Pause; {
@@ -356,7 +328,6 @@ messages: redrive messages list group:ID`,
 	return p.watched(p.withOutput(c))
 }
 
-// spark draws numbers as bars.
 func spark(hours []int64) string {
 	if len(hours) == 0 {
 		return "-"
@@ -460,8 +431,8 @@ var auditColumns = []column[audit.Entry]{
 	{Field: "Outcome"}, {Field: "On"}, {Field: "Why"},
 }
 
-// mostBody is the largest message that RabbitMQ can be set to accept.
-const mostBody = 512 << 20
+// maxBody is the largest message that RabbitMQ can be set to accept.
+const maxBody = 512 << 20
 
 func (p *program) decode() *cobra.Command {
 	var b decode.Body
@@ -513,9 +484,9 @@ func readBody(stdin io.Reader, args []string) ([]byte, error) {
 		defer f.Close()
 		from = f
 	}
-	b, err := io.ReadAll(io.LimitReader(from, mostBody+1))
-	if err == nil && len(b) > mostBody {
-		err = fmt.Errorf("it is larger than %d MiB, the most that RabbitMQ accepts", mostBody>>20)
+	b, err := io.ReadAll(io.LimitReader(from, maxBody+1))
+	if err == nil && len(b) > maxBody {
+		err = fmt.Errorf("it is larger than %d MiB, the most that RabbitMQ accepts", maxBody>>20)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the body: %w", err)

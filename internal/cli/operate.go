@@ -28,18 +28,19 @@ func (p *program) operate(ctx context.Context, client httpapi.Client, d *action,
 	show := func(w io.Writer) { preview(w, plan, time.Now()) }
 	planID := func(pl operations.Plan) string { return pl.ID }
 	if d.dry {
-		if err := write(p, plan, planID, show); err != nil {
-			return err
-		}
-		return p.expected(d, plan)
-	}
-	if err := p.tableToStderr(show); err != nil {
-		return err
-	}
-	if err := p.expected(d, plan); err != nil {
-		return err
+		err = write(p, plan, planID, show)
+	} else {
+		w := p.tableOn(p.err)
+		show(w)
+		err = w.Flush()
 	}
 	switch {
+	case err != nil:
+		return err
+	case d.expect >= 0 && plan.Count != d.expect:
+		return d.unexpected(plan.Count)
+	case d.dry:
+		return nil
 	case plan.Count == 0: // a script may run twice
 		return write(p, plan, planID, func(w io.Writer) { fmt.Fprintf(w, "nothing to %s\n", d.verb) })
 	case len(plan.Blocked) > 0:
@@ -63,22 +64,16 @@ func (p *program) operate(ctx context.Context, client httpapi.Client, d *action,
 
 func opID(o operations.Operation) string { return o.ID }
 
-func (p *program) expected(d *action, plan operations.Plan) error {
-	if d.expect >= 0 && plan.Count != d.expect {
-		return exitErrorf(ExitPrecondition, "found %s, expected %d: nothing was changed", messages(plan.Count),
-			d.expect)
-	}
-	return nil
+func (d *action) unexpected(n int64) error {
+	return exitErrorf(ExitPrecondition, "found %s, expected %d: nothing was changed", messages(n), d.expect)
 }
 
 // toTheEnd follows an operation, and shows its result.
 func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, op operations.Operation) error {
 	op, err := p.follow(ctx, client, op)
-	if errors.As(err, new(*stillRunning)) {
+	if err != nil {
 		fmt.Fprintf(p.err, "Operation %s is no longer watched, and continues in the service:\n%s", plain(op.ID),
 			orders(op.ID))
-	}
-	if err != nil {
 		return err
 	}
 	if err := write(p, op, opID, func(w io.Writer) { ended(w, op) }); err != nil {
@@ -87,33 +82,30 @@ func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, op operat
 	if op.State == operations.Finished && op.Done == op.Count {
 		return nil
 	}
-	code := ExitPartly
+	code, is := ExitPartly, op.State
 	if op.Done == 0 {
 		code = ExitError
 	}
-	why := ""
 	if op.Why != "" {
-		why = ": " + op.Why
+		is += ": " + op.Why
 	}
-	return exitErrorf(code, "operation %s is %s%s", op.ID, op.State, why)
+	return exitErrorf(code, "operation %s is %s", op.ID, is)
 }
 
 // ended writes the result of an operation.
 func ended(w io.Writer, op operations.Operation) {
 	fmt.Fprintln(w, doneText(op.Verb, op.Done, op.At))
 	if op.SkippedN > 0 {
-		fmt.Fprintf(w, "%s not there any more when their turn came\n",
-			plural(op.SkippedN, "message was", "messages were"))
+		fmt.Fprintln(w, plural(op.SkippedN, "message was", "messages were"), "not there any more when their turn came")
 	}
 	if op.Failed > 0 {
-		fmt.Fprintf(w, "%s\n", plural(op.Failed, "message failed", "messages failed"))
+		fmt.Fprintln(w, plural(op.Failed, "message failed", "messages failed"))
 	}
-	if a := op.Replayed; a != nil && op.Done > 0 {
-		replayed(w, a)
+	if op.Replayed != nil && op.Done > 0 {
+		replayed(w, op.Replayed)
 	}
 	if left := op.Count - op.Done - op.SkippedN - op.Failed; left > 0 {
-		fmt.Fprintf(w, "%s left as %s\n", plural(left, "message is", "messages are"),
-			map[bool]string{true: "it was", false: "they were"}[left == 1])
+		fmt.Fprintln(w, plural(left, "message is left as it was", "messages are left as they were"))
 	}
 	if op.Replayed != nil && op.Replayed.Until == nil && op.Done > 0 {
 		fmt.Fprintf(w, "counting what fails again continues: redrive ops watch %s --settled\n", plain(op.ID))
@@ -142,13 +134,12 @@ func replayed(w io.Writer, a *operations.Replayed) {
 	}
 }
 
-// orders are the commands for an operation that runs.
+// orders returns the commands for an operation that runs.
 func orders(id string) string {
 	return fmt.Sprintf("  redrive ops watch %[1]s\n  redrive ops cancel %[1]s\n", plain(id))
 }
 
-// errDeclined: a person was asked, and did not say yes.
-var errDeclined = fmt.Errorf("nothing was changed")
+var errDeclined = errors.New("nothing was changed")
 
 // withYes adds the flag that answers confirm.
 func (p *program) withYes(c *cobra.Command, usage string) {
@@ -163,7 +154,7 @@ func (p *program) confirm(ctx context.Context, question string) error {
 	return p.prompt(ctx, question)
 }
 
-// prompt asks a person; without a terminal it is an error.
+// prompt asks a person; an error without a terminal.
 func (p *program) prompt(ctx context.Context, question string) error {
 	if !isTerminal(p.in) {
 		return fmt.Errorf("this is not a terminal, so it cannot ask: give --yes or --dry-run: %w", errUsage)
@@ -186,14 +177,6 @@ func (p *program) prompt(ctx context.Context, question string) error {
 	return errDeclined
 }
 
-// tableToStderr writes a table to standard error.
-func (p *program) tableToStderr(table func(io.Writer)) error {
-	w := p.tableOn(p.err)
-	table(w)
-	return w.Flush()
-}
-
-// question is what a person is asked.
 func question(p operations.Plan) string {
 	q := p.Verb.Title() + " " + messages(p.Count)
 	if p.From != "" {
@@ -270,8 +253,8 @@ func preview(w io.Writer, p operations.Plan, now time.Time) {
 	if len(p.Samples) > 0 {
 		fmt.Fprintln(w, "\nSome of them:\nID\tSTATE\tFAILED\tWHAT WENT WRONG")
 		for _, m := range p.Samples {
-			why := cmp.Or(m.Error, m.Reason)
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", plain(m.ID), plain(m.State), ago(&m.Failed, now), cell(why))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", plain(m.ID), plain(m.State), ago(&m.Failed, now),
+				cell(cmp.Or(m.Error, m.Reason)))
 		}
 	}
 	section(w, "Before you start:", p.Warnings)
@@ -296,25 +279,19 @@ const (
 	noAnswerFor = time.Minute
 )
 
-// stillRunning is why an operation is no longer watched, though it has not ended.
-type stillRunning struct{ error }
-
-func (s *stillRunning) Unwrap() error { return s.error }
-
 // follow shows an operation's progress until it has ended.
 func (p *program) follow(
 	ctx context.Context, client httpapi.Client, op operations.Operation,
 ) (operations.Operation, error) {
-	show := p.operationProgress()
-	defer func() { show.end() }()
-	answered := time.Now()
+	meter, answered := p.meter(), time.Now()
+	defer meter.end()
 	for wait := firstPoll; ; wait = min(2*wait, lastPoll) {
-		if show.update(op); op.Ended != nil && (!p.settled || op.Replayed == nil || op.Replayed.Until != nil) {
+		if meter.operation(op); op.Ended != nil && (!p.settled || op.Replayed == nil || op.Replayed.Until != nil) {
 			return op, nil
 		}
 		select {
 		case <-ctx.Done():
-			return op, &stillRunning{exitErrorf(ExitPartly, "operation %s has not ended", op.ID)}
+			return op, exitErrorf(ExitPartly, "operation %s has not ended", op.ID)
 		case <-time.After(wait):
 		}
 		now, err := client.Operation(ctx, op.ID)
@@ -323,37 +300,64 @@ func (p *program) follow(
 			op, answered = now, time.Now()
 		case ctx.Err() != nil: // the select above returns
 		case !errors.Is(err, httpapi.ErrUnreachable) || time.Since(answered) > noAnswerFor:
-			return op, &stillRunning{err}
+			return op, err
 		}
 	}
 }
 
-// progress is how an operation is shown while it runs.
-type progress interface {
-	update(operations.Operation)
-	end()
-}
-
-func (p *program) operationProgress() progress {
-	if p.draws() {
-		return &bar{w: p.err}
-	}
-	return &jsonLines{w: p.err}
-}
-
-// draws tells whether a line on standard error can be overwritten.
+// draws reports whether a line on standard error can be overwritten.
 func (p *program) draws() bool { return isTerminal(p.err) && p.getenv("TERM") != "dumb" }
 
-// jsonLines writes a line per second, for programs.
-type jsonLines struct {
-	w    io.Writer
-	last time.Time
-	was  string
+// meter shows the progress of a command: on a terminal in a line that is overwritten, without escape sequences,
+// elsewhere in a line per second.
+type meter struct {
+	w     io.Writer
+	draws bool
+	drawn int // how long the line is
+	last  time.Time
+	state string // of the operation
 }
 
-func (j *jsonLines) update(op operations.Operation) {
-	if now := time.Now(); op.State != j.was || now.Sub(j.last) >= lastPoll-firstPoll {
-		j.last, j.was = now, op.State
+func (p *program) meter() *meter { return &meter{w: p.err, draws: p.draws()} }
+
+// show shows a line, unless one was shown just now and this is not the last.
+func (m *meter) show(line string, last bool) {
+	every := lastPoll
+	if m.draws {
+		every /= 4
+	}
+	if time.Since(m.last) < every && !last {
+		return
+	}
+	m.last = time.Now()
+	if m.draws {
+		m.draw(line)
+	} else {
+		fmt.Fprintln(m.w, plain(line))
+	}
+}
+
+func (m *meter) draw(line string) {
+	line = plain(line)
+	n := utf8.RuneCountInString(line)
+	fmt.Fprint(m.w, "\r"+line+strings.Repeat(" ", max(0, m.drawn-n)))
+	m.drawn = n
+}
+
+func (m *meter) end() {
+	if m.drawn > 0 {
+		fmt.Fprintln(m.w)
+	}
+}
+
+// operation shows an operation: for programs as JSON, a line per second and one for each new state.
+func (m *meter) operation(op operations.Operation) {
+	if m.draws {
+		m.draw(barOf(op))
+		return
+	}
+	if now := time.Now(); op.State != m.state || now.Sub(m.last) >= lastPoll-firstPoll {
+		m.last, m.state = now, op.State
 		line, err := jsonOf(struct {
 			Operation string  `json:"operation"`
 			State     string  `json:"state"`
@@ -368,64 +372,23 @@ func (j *jsonLines) update(op operations.Operation) {
 			Replayed *operations.Replayed `json:"replayed,omitempty"`
 		}{op.ID, op.State, op.Why, op.Count, op.Done, op.SkippedN, op.Failed, op.PerSecond, op.Left, op.Replayed}, "")
 		if err == nil {
-			fmt.Fprint(j.w, line)
+			fmt.Fprint(m.w, line)
 		}
 	}
 }
 
-func (*jsonLines) end() {}
-
-// bar is a line that is overwritten, without escape sequences.
-type bar struct {
-	w     io.Writer
-	drawn int
-}
-
-// meter shows the progress of a command: on a terminal in a line that is overwritten, elsewhere in a
-// line per second.
-type meter struct {
-	p    *program
-	bar  bar
-	last time.Time
-}
-
-func (p *program) meter() *meter { return &meter{p: p, bar: bar{w: p.err}} }
-
-// show shows a line, unless one was shown just now and this is not the last.
-func (m *meter) show(line string, last bool) {
-	every := lastPoll
-	if m.p.draws() {
-		every /= 4
-	}
-	if time.Since(m.last) < every && !last {
-		return
-	}
-	m.last = time.Now()
-	if m.p.draws() {
-		m.bar.draw(line)
-	} else {
-		fmt.Fprintln(m.p.err, plain(line))
-	}
-}
-
-func (m *meter) end() { m.bar.end() }
-
-const barWidth = 30
-
-func (b *bar) update(op operations.Operation) {
+func barOf(op operations.Operation) string {
 	processed := op.Done + op.SkippedN + op.Failed
 	line := fmt.Sprintf("%s %s of %s", gauge(processed, op.Count), count(processed), count(op.Count))
+	left := ""
+	if op.Left != "" {
+		left = ", " + op.Left + " left"
+	}
 	switch op.State {
 	case operations.Running:
-		line += fmt.Sprintf(", %.0f/s", op.PerSecond)
-		if op.Left != "" {
-			line += ", " + op.Left + " left"
-		}
+		line += fmt.Sprintf(", %.0f/s%s", op.PerSecond, left)
 	case operations.Watching:
-		line += ", waiting whether the first fail again"
-		if op.Left != "" {
-			line += ", " + op.Left + " left"
-		}
+		line += ", waiting whether the first fail again" + left
 	default:
 		line += ", " + op.State
 	}
@@ -435,21 +398,10 @@ func (b *bar) update(op operations.Operation) {
 	if op.Why != "" && op.Ended == nil {
 		line += ": " + cut(cell(op.Why), 60)
 	}
-	b.draw(line)
+	return line
 }
 
-func (b *bar) draw(line string) {
-	line = plain(line)
-	n := utf8.RuneCountInString(line)
-	fmt.Fprint(b.w, "\r"+line+strings.Repeat(" ", max(0, b.drawn-n)))
-	b.drawn = n
-}
-
-func (b *bar) end() {
-	if b.drawn > 0 {
-		fmt.Fprintln(b.w)
-	}
-}
+const barWidth = 30
 
 func gauge(n, of int64) string {
 	full := int(min(n, of) * barWidth / max(of, 1))
@@ -457,12 +409,12 @@ func gauge(n, of int64) string {
 }
 
 func (p *program) ops() *cobra.Command {
-	c := &cobra.Command{Use: "ops", Short: "Operations on many messages: watch, pause, resume, cancel them"}
-	c.AddCommand(p.opsList(), p.opsShow(), p.opsWatch(),
+	return commandGroup(&cobra.Command{Use: "ops",
+		Short: "Operations on many messages: watch, pause, resume, cancel them"},
+		p.opsList(), p.opsShow(), p.opsWatch(),
 		p.opsOrder(operations.Pause, "Pause an operation; nothing is undone"),
 		p.opsOrder(operations.Resume, "Resume a paused operation"),
 		p.opsOrder(operations.Cancel, "Cancel an operation; the remaining messages stay as they are"))
-	return commandGroup(c)
 }
 
 func (p *program) opsList() *cobra.Command {
@@ -537,7 +489,7 @@ func (s *operationShown) fetch(ctx context.Context, client httpapi.Client, limit
 		limit = math.MaxInt
 	}
 	for {
-		page, err := client.Outcomes(ctx, s.ID, s.After, min(limit-len(s.Outcomes), mostOnAPage))
+		page, err := client.Outcomes(ctx, s.ID, s.After, min(limit-len(s.Outcomes), maxOnAPage))
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -18,6 +19,8 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -28,12 +31,9 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// formats of all that is listed: name is what other commands take, one per line.
-var formats = []string{"table", "json", "jsonl", "yaml", "csv", "name"}
-
-// withOutput adds the flag that chooses between people and scripts.
+// withOutput adds the flag for the format: name is what other commands take, one per line.
 func (p *program) withOutput(c *cobra.Command) *cobra.Command {
-	return p.withFormats(c, formats...)
+	return p.withFormats(c, "table", "json", "jsonl", "yaml", "csv", "name")
 }
 
 // withFormats is withOutput for a command that has some formats only; the first is the default.
@@ -51,11 +51,10 @@ func (p *program) withFormats(c *cobra.Command, some ...string) *cobra.Command {
 		p.format = *format
 		return nil
 	}
-	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(some, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(some, noFiles))
 	return c
 }
 
-// write shows one value.
 func write[T any](p *program, v T, name func(T) string, table func(io.Writer)) error {
 	return list(p, v, []T{v}, name, table)
 }
@@ -108,7 +107,6 @@ func listColumns[T any](p *program, whole any, items []T, columns []column[T]) e
 		func(w io.Writer) { rows(w, columns, items, time.Now()) })
 }
 
-// rows writes a table.
 func rows[T any](w io.Writer, columns []column[T], all []T, now time.Time) {
 	row := make([]string, len(columns))
 	for i, c := range columns {
@@ -123,7 +121,7 @@ func rows[T any](w io.Writer, columns []column[T], all []T, now time.Time) {
 	}
 }
 
-// valueText is a column's value for people.
+// valueText returns a column's value for people.
 func valueText(v any, now time.Time) string {
 	switch v := v.(type) {
 	case nil:
@@ -213,37 +211,37 @@ func (t *tableWriter) Flush() error {
 }
 
 const (
-	columnGap    = 2
-	leastColumn  = 10 // what is left of a column that is cut, or its heading
-	longestOnRow = 300
+	columnGap = 2
+	minColumn = 10 // what is left of a column that is cut, or its heading
+	maxOnRow  = 300
 )
 
 // fit cuts the cells of a table, whose first row has its headings, to a width: those of the widest
 // column first, and no ids, which other commands need whole.
 func fit(table [][]string, width int) {
-	var widths, least []int
+	var widths, lowest []int
 	total := -columnGap
 	for i, row := range table {
 		for c, text := range row {
 			if c == len(widths) {
-				widths, least = append(widths, 0), append(least, leastColumn)
+				widths, lowest = append(widths, 0), append(lowest, minColumn)
 			}
 			n := utf8.RuneCountInString(text)
 			if widths[c] = max(widths[c], n); i == 0 || anID.MatchString(text) {
-				least[c] = max(least[c], n)
+				lowest[c] = max(lowest[c], n)
 			}
 		}
 	}
 	for c := range widths {
 		total += widths[c] + columnGap
 		if len(table[0]) > c && table[0][c] == "ID" {
-			least[c] = widths[c]
+			lowest[c] = widths[c]
 		}
 	}
-	for total > width {
+	for ; total > width; total-- {
 		widest := -1
 		for c := range widths {
-			if widths[c] > least[c] && (widest < 0 || widths[c] >= widths[widest]) {
+			if widths[c] > lowest[c] && (widest < 0 || widths[c] >= widths[widest]) {
 				widest = c
 			}
 		}
@@ -251,7 +249,6 @@ func fit(table [][]string, width int) {
 			break
 		}
 		widths[widest]--
-		total--
 	}
 	for _, row := range table {
 		for c := range row {
@@ -260,100 +257,58 @@ func fit(table [][]string, width int) {
 	}
 }
 
-// cut shortens a text that is longer than most.
-func cut(s string, most int) string {
-	if r := []rune(s); len(r) > most {
-		return string(r[:most-1]) + "…"
+func cut(s string, maximum int) string {
+	if r := []rune(s); len(r) > maximum {
+		return string(r[:maximum-1]) + "…"
 	}
 	return s
 }
 
-// yamlOf is v as YAML, with the names and the order of its JSON. Texts are quoted as in JSON,
-// which YAML reads. (Libraries write characters that control a terminal unescaped.)
+// yamlOf returns v as YAML, with the names and the order of its JSON.
 func yamlOf(v any) (string, error) {
 	text, err := jsonOf(v, "")
 	if err != nil {
 		return "", err
 	}
-	d := json.NewDecoder(strings.NewReader(text))
-	d.UseNumber()
-	var out strings.Builder
-	if err := yamlValue(&out, d, "", true); err != nil {
+	var ordered any
+	if err := yaml.UnmarshalWithOptions([]byte(text), &ordered, yaml.UseOrderedMap()); err != nil {
 		return "", err
 	}
-	return strings.TrimPrefix(out.String(), "\n"), nil
-}
-
-// yamlValue writes the next value of d. What has several lines begins with a new
-// one, except in a list (at its dash).
-func yamlValue(out *strings.Builder, d *json.Decoder, indent string, fresh bool) error {
-	t, err := d.Token()
+	node, err := yaml.ValueToNode(ordered, yaml.IndentSequence(true))
 	if err != nil {
-		return err
+		return "", err
 	}
-	open, isOpen := t.(json.Delim)
-	if !isOpen {
-		fmt.Fprintf(out, " %s\n", yamlScalar(t))
-		return nil
+	if _, list := node.(*ast.SequenceNode); list {
+		node.AddColumn(-2)
 	}
-	empty := " {}\n"
-	if open == '[' {
-		empty = " []\n"
-	}
-	for first := true; d.More(); first = false {
-		empty = ""
-		switch {
-		case first && fresh:
-			out.WriteString("\n" + indent)
-		case first:
-			out.WriteString(" ")
-		default:
-			out.WriteString(indent)
-		}
-		if open == '[' {
-			out.WriteString("-")
-			err = yamlValue(out, d, indent+"  ", false)
-		} else {
-			var name json.Token
-			if name, err = d.Token(); err == nil {
-				out.WriteString(yamlScalar(name) + ":")
-				err = yamlValue(out, d, indent+"  ", true)
-			}
-		}
-		if err != nil {
-			return err
-		}
-	}
-	out.WriteString(empty)
-	_, err = d.Token() // its end
-	return err
+	ast.Walk(quoting{}, node)
+	return node.String() + "\n", nil
 }
 
-// bare is text that needs no quotes in YAML, unless it is one of yamlWords.
+// quoting quotes texts that the library leaves bare, for it writes characters that control a terminal as they are;
+// escapes have four digits, as in JSON.
+type quoting struct{}
+
+func (q quoting) Visit(n ast.Node) ast.Visitor {
+	s, ok := n.(*ast.StringNode)
+	if !ok || bare.MatchString(s.Value) {
+		return q
+	}
+	text := s.Value
+	if strings.HasPrefix(text, `"`) { // by the library
+		text, _ = strconv.Unquote(text)
+	}
+	var quoted strings.Builder
+	for _, c := range text {
+		one := strconv.Quote(string(c))
+		quoted.WriteString(strings.Replace(one[1:len(one)-1], `\x`, `\u00`, 1))
+	}
+	s.Value = `"` + quoted.String() + `"`
+	return q
+}
+
+// bare is text that needs no quotes in YAML, if the library gave it none.
 var bare = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_/-]*$`)
-
-var yamlWords = regexp.MustCompile(`(?i)^(null|true|false|yes|no|on|off|y|n)$`)
-
-func yamlScalar(t json.Token) string {
-	switch t := t.(type) {
-	case nil:
-		return "null"
-	case string:
-		if bare.MatchString(t) && !yamlWords.MatchString(t) {
-			return t
-		}
-		text, _ := jsonOf(t, "")
-		return beyond.ReplaceAllStringFunc(strings.TrimSuffix(text, "\n"), func(pair string) string {
-			var high, low rune
-			_, _ = fmt.Sscanf(pair, `\u%04x\u%04x`, &high, &low)
-			return fmt.Sprintf(`\U%08x`, (high-0xd800)<<10+(low-0xdc00)+0x10000)
-		})
-	}
-	return fmt.Sprint(t)
-}
-
-// beyond is a character beyond 0xffff as JSON escapes it, and YAML does not.
-var beyond = regexp.MustCompile(`\\u[dD][89abAB][0-9a-f]{2}\\u[dD][c-fC-F][0-9a-f]{2}`)
 
 // plain makes foreign text safe for a terminal: no control or invisible
 // characters, which could move the cursor, hide text or run commands.
@@ -364,7 +319,7 @@ func cell(s string) string {
 	if s == "" {
 		return "-"
 	}
-	return cut(plain(s), longestOnRow)
+	return cut(plain(s), maxOnRow)
 }
 
 // lines writes a text of several lines, each of them plain.
@@ -396,7 +351,7 @@ func harmless(s string) string {
 	return out.String()
 }
 
-// jsonOf is v as harmless JSON that ends its line.
+// jsonOf returns v as harmless JSON that ends its line.
 func jsonOf(v any, indent string) (string, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -436,7 +391,6 @@ func (h *harmlessWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// plainLines is plain for a text of lines.
 func plainLines(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && !unicode.IsPrint(r) {
@@ -446,7 +400,7 @@ func plainLines(s string) string {
 	}, s)
 }
 
-// plural is "1 message", "1,204 messages".
+// plural returns "1 message" or "1,204 messages".
 func plural[N int | int64](n N, one, more string) string {
 	if n == 1 {
 		return "1 " + one
@@ -456,10 +410,8 @@ func plural[N int | int64](n N, one, more string) string {
 
 func messages[N int | int64](n N) string { return plural(n, "message", "messages") }
 
-// count is a number with its thousands separated.
 func count[N int | int64](n N) string { return hint.Thousands(fmt.Sprint(n)) }
 
-// timeText is a time for people, to the second.
 func timeText(t *time.Time) string {
 	if t == nil || t.IsZero() {
 		return "-"
@@ -467,7 +419,6 @@ func timeText(t *time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05 UTC")
 }
 
-// ago is how long ago a time was, or how far ahead it is.
 func ago(t *time.Time, now time.Time) string {
 	switch {
 	case t == nil || t.IsZero():
@@ -480,7 +431,7 @@ func ago(t *time.Time, now time.Time) string {
 	return policy.FormatDuration(now.Sub(*t).Round(time.Second)) + " ago"
 }
 
-// untilText is how far ahead a time is; what was due in the past is due now.
+// untilText says how far ahead a time is; what was due in the past is due now.
 func untilText(t *time.Time, now time.Time) string {
 	switch {
 	case t == nil:
@@ -516,8 +467,8 @@ func doneText(verb actions.Verb, n int64, t *time.Time) string {
 	return plural(n, v.One, v.More)
 }
 
-// shortestWatch keeps a typing error from asking the service thousands of times a second.
-const shortestWatch = 100 * time.Millisecond
+// minWatch keeps a typing error from asking the service thousands of times a second.
+const minWatch = 100 * time.Millisecond
 
 // clearScreen moves a terminal's cursor to its top left, and removes what is below.
 const clearScreen = "\x1b[H\x1b[2J"
@@ -533,8 +484,8 @@ func (p *program) watched(c *cobra.Command) *cobra.Command {
 		if !c.Flags().Changed("watch") {
 			return once(c, args)
 		}
-		if every < shortestWatch {
-			return fmt.Errorf("--watch=%s: expected %s or more: %w", every, shortestWatch, errUsage)
+		if every < minWatch {
+			return fmt.Errorf("--watch=%s: expected %s or more: %w", every, minWatch, errUsage)
 		}
 		return p.repeat(c.Context(), every, func() error { return once(c, args) })
 	}

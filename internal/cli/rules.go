@@ -22,9 +22,7 @@ import (
 )
 
 func (p *program) rules() *cobra.Command {
-	c := &cobra.Command{Use: "rules", Short: "Try the rules of policies"}
-	c.AddCommand(p.rulesTry())
-	return commandGroup(c)
+	return commandGroup(&cobra.Command{Use: "rules", Short: "Try the rules of policies"}, p.rulesTry())
 }
 
 func (p *program) rulesTry() *cobra.Command {
@@ -53,7 +51,7 @@ come from the service as redrive export has them, so the audit log has an entry.
 		if query == "" {
 			query = "state:waiting OR state:parked"
 		}
-		if err := t.run(ctx, client, query, p.meter(), p.draws()); err != nil {
+		if err := t.run(ctx, client, query, p.meter()); err != nil {
 			return err
 		}
 		return list(p, t, t.Rules, func(r triedRule) string { return r.Policy + " " + r.Rule }, t.table)
@@ -107,7 +105,7 @@ func newTrial(cfg *config.Config) (t *trial, err error) {
 	return t, nil
 }
 
-func (t *trial) run(ctx context.Context, client httpapi.Client, query string, meter *meter, draws bool) error {
+func (t *trial) run(ctx context.Context, client httpapi.Client, query string, meter *meter) error {
 	ctx, cancel := context.WithCancel(ctx)
 	from, to := io.Pipe()
 	var exporting sync.WaitGroup
@@ -118,22 +116,20 @@ func (t *trial) run(ctx context.Context, client httpapi.Client, query string, me
 		_, err := client.Export(ctx, query, "jsonl", to)
 		to.CloseWithError(err)
 	})
-	lines := bufio.NewReaderSize(from, 64<<10)
-	for {
+	defer meter.end()
+	for lines := bufio.NewReaderSize(from, 64<<10); ; {
 		line, err := lines.ReadBytes('\n')
 		if err == io.EOF {
-			meter.end()
 			return nil
+		} else if err != nil {
+			return err
 		}
-		var r *store.Record
-		if err == nil {
-			r, err = actions.ReadExported(line)
-		}
+		r, err := actions.ReadExported(line)
 		if err != nil {
 			return err
 		}
 		t.try(ctx, r)
-		if draws {
+		if meter.draws {
 			meter.show(count(t.Messages)+" messages", false)
 		}
 	}
@@ -149,17 +145,14 @@ func (t *trial) try(ctx context.Context, r *store.Record) {
 			Decoded: func() any { return t.decoder.Decode(ctx, inspect.BodyOf(r)) }}
 		of = p.Name
 		decides, _ := p.RuleFor(&f)
-		before := p.Rules
-		if decides >= 0 {
-			before = before[:decides]
-		}
-		for i := range before { // these only say how important it is
-			if p.Rules[i].Then.Action == policy.Undecided && p.Rules[i].When.Matches(&f) {
+		for i := range p.Rules {
+			if i == decides {
+				rule = p.RuleName(i)
+				break
+			}
+			if p.Rules[i].Then.Action == policy.Undecided && p.Rules[i].When.Matches(&f) { // says how important it is
 				t.count(p.Name, p.RuleName(i), r)
 			}
-		}
-		if decides >= 0 {
-			rule = p.RuleName(decides)
 		}
 	}
 	t.count(of, rule, r)

@@ -1,9 +1,9 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
@@ -34,13 +33,11 @@ func (p *program) serve() *cobra.Command {
 	var readOnly bool
 	load := func() (*config.Config, error) {
 		cfg, err := config.Load(p.config, p.getenv)
-		if err == nil && readOnly {
-			cfg.Access.ReadOnly = true
+		if err != nil {
+			return nil, err
 		}
-		if err == nil {
-			err = logAs(&cfg.Log, format, level)
-		}
-		return cfg, err
+		cfg.Access.ReadOnly = cfg.Access.ReadOnly || readOnly
+		return cfg, logAs(&cfg.Log, format, level)
 	}
 	c := &cobra.Command{
 		Use:   "serve",
@@ -102,19 +99,14 @@ func (p *program) runService(ctx context.Context, load func() (*config.Config, e
 
 // logAs sets what flags say of the log.
 func logAs(l *config.Log, format, level string) error {
-	switch format {
-	case "":
-	case "text", "json":
-		l.Format = format
-	default:
+	if l.Format = cmp.Or(format, l.Format); format != "" && format != "text" && format != "json" {
 		return fmt.Errorf("--log %q: expected text or json: %w", format, errUsage)
 	}
-	if level == "" {
-		return nil
-	}
-	var ok bool
-	if l.Level, ok = config.ParseLevel(level); !ok {
-		return fmt.Errorf("--log-level %q: expected debug, info, warn or error: %w", level, errUsage)
+	if level != "" {
+		var ok bool
+		if l.Level, ok = config.ParseLevel(level); !ok {
+			return fmt.Errorf("--log-level %q: expected debug, info, warn or error: %w", level, errUsage)
+		}
 	}
 	return nil
 }
@@ -138,28 +130,21 @@ func watch(ctx context.Context, file string, load func() (*config.Config, error)
 	defer signal.Stop(hangup)
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	content := func() (sum [sha256.Size]byte) {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return sum // being replaced; a SIGHUP says what is wrong
-		}
-		return sha256.Sum256(data)
-	}
-	last := content()
+	last, _ := os.ReadFile(file)
 	for {
+		hung := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-hangup:
-			last = content()
+			hung = true
 		case <-tick.C:
-			now := content()
-			if now == last || now == ([sha256.Size]byte{}) {
-				continue
-			}
-			last = now
 		}
-		changed(load())
+		now, err := os.ReadFile(file) // an error: it is being replaced; a SIGHUP says what is wrong
+		if hung || err == nil && !bytes.Equal(now, last) {
+			last = now
+			changed(load())
+		}
 	}
 }
 
@@ -270,10 +255,9 @@ message. With REDRIVE_DEMO_MANAGEMENT_URL the service uses RabbitMQ's management
 			if err := config.CheckBroker(broker); err != nil {
 				return fmt.Errorf("the URL in --broker or REDRIVE_DEMO_BROKER_URL %v: %w", err, errUsage)
 			}
-			f, isFile := p.out.(*os.File)
 			return demo.Run(c.Context(), demo.Options{
 				Broker: broker, Management: p.getenv("REDRIVE_DEMO_MANAGEMENT_URL"), For: length,
-				Out: p.out, Terminal: isFile && term.IsTerminal(int(f.Fd())), Version: p.build.Version,
+				Out: p.out, Terminal: isTerminal(p.out), Version: p.build.Version,
 			})
 		},
 	}
@@ -293,7 +277,6 @@ func hasSecret(broker string) bool {
 	return has && u.User.String() != "guest:guest"
 }
 
-// simulateFlags are the flags of simulate.
 type simulateFlags struct {
 	file, name, svg               string
 	outage, limp, duration, fixed string
@@ -385,11 +368,8 @@ func (s simulateFlags) options(notes io.Writer) (o simulate.Options, err error) 
 		flag, text string
 		to         *float64
 	}{{"rate", s.rate, &o.Rate}, {"capacity", s.capacity, &o.Capacity}, {"consumers", s.consumers, &o.Consumers}} {
-		if v.text == "" {
-			continue
-		}
 		var ok bool
-		if *v.to, ok = config.ParseRate(v.text); !ok {
+		if *v.to, ok = config.ParseRate(v.text); !ok && v.text != "" {
 			return o, fmt.Errorf("--%s %q: expected a rate such as 200/s or 30/min: %w", v.flag, v.text, errUsage)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -54,11 +55,10 @@ func status(w io.Writer, st inspect.Overview, now time.Time) {
 	if len(st.Replicas) > 0 {
 		replicas(w, st.Replicas, now)
 	}
-	switch unread := slices.ContainsFunc(st.Conditions,
-		func(c condition.Condition) bool { return c.Kind == condition.Unread }); {
-	case len(st.Queues) > 0:
+	unread := func(c condition.Condition) bool { return c.Kind == condition.Unread }
+	if len(st.Queues) > 0 {
 		failing(w, st, now)
-	case !unread:
+	} else if !slices.ContainsFunc(st.Conditions, unread) {
 		fmt.Fprintln(w, "no message has failed yet")
 	}
 }
@@ -148,6 +148,9 @@ after. It searches only when the service reports a failure.`,
 		if _, err := client.Messages(ctx, query, "", 1); err != nil { // a query that makes no sense
 			return err
 		}
+		if most == 0 {
+			most = math.MaxInt
+		}
 		t := tail{program: p, client: client, query: query, left: most, seen: map[failure]bool{}}
 		return t.run(ctx)
 	})
@@ -170,7 +173,7 @@ type tail struct {
 	*program
 	client httpapi.Client
 	query  string
-	left   int // 0: any number
+	left   int
 	since  time.Time
 	seen   map[failure]bool // since then
 	begun  bool             // the table's head was written
@@ -191,32 +194,23 @@ func (t *tail) run(ctx context.Context) error {
 			}
 			return t.poll(ctx)
 		})
-		switch {
-		case t.over(ctx, err):
-			return nil
-		case !errors.Is(err, httpapi.ErrUnreachable) || time.Since(answered) > noAnswerFor:
-			return err
+		if errors.Is(err, httpapi.ErrUnreachable) && time.Since(answered) <= noAnswerFor {
+			select { // the stream ends now and then, and the service may start again
+			case <-ctx.Done():
+			case <-time.After(lastPoll):
+			}
+			if err = nil; !t.since.IsZero() {
+				err = t.poll(ctx) // what failed meanwhile
+			}
+			if ctx.Err() == nil && (err == nil || errors.Is(err, httpapi.ErrUnreachable)) {
+				continue
+			}
 		}
-		select { // the stream ends now and then, and the service may start again
-		case <-ctx.Done():
-			return nil
-		case <-time.After(lastPoll):
-		}
-		if !t.since.IsZero() {
-			err = t.poll(ctx) // what failed meanwhile
-		}
-		if t.over(ctx, err) {
+		if ctx.Err() != nil || errors.Is(err, errEnough) {
 			return nil
 		}
-		if err != nil && !errors.Is(err, httpapi.ErrUnreachable) {
-			return err
-		}
+		return err
 	}
-}
-
-// over tells whether all that was asked for is shown, or a person ends it.
-func (t *tail) over(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || errors.Is(err, errEnough)
 }
 
 // poll shows what failed since the last poll.
@@ -243,28 +237,17 @@ func (t *tail) poll(ctx context.Context) error {
 	if since := newest.Add(-slack); since.After(t.since) {
 		t.since = since
 	}
-	for f := range t.seen {
-		if f.failed.Before(t.since) {
-			delete(t.seen, f)
-		}
-	}
+	maps.DeleteFunc(t.seen, func(f failure, _ bool) bool { return f.failed.Before(t.since) })
 	slices.SortStableFunc(fresh, func(a, b inspect.Message) int { return a.Failed.Compare(b.Failed) })
-	enough := t.left > 0 && len(fresh) >= t.left
-	if enough {
-		fresh = fresh[:t.left]
-	} else if t.left > 0 {
-		t.left -= len(fresh)
+	fresh = fresh[:min(len(fresh), t.left)]
+	t.left -= len(fresh)
+	if len(fresh) > 0 {
+		err = t.show(fresh)
 	}
-	if len(fresh) == 0 {
-		return nil
-	}
-	if err := t.show(fresh); err != nil {
-		return err
-	}
-	if enough {
+	if err == nil && t.left == 0 {
 		return errEnough
 	}
-	return nil
+	return err
 }
 
 func (t *tail) show(fresh []inspect.Message) error {
@@ -304,14 +287,12 @@ func (t *tail) short(s string, most int) string {
 }
 
 func (p *program) notify() *cobra.Command {
-	c := &cobra.Command{
+	return commandGroup(&cobra.Command{
 		Use:   "notify",
 		Short: "Try the notifications",
 		Long: `Try the notifications. The config file has their routes, under notify:
 see docs/how-to/notifications.md.`,
-	}
-	c.AddCommand(p.notifyTest())
-	return commandGroup(c)
+	}, p.notifyTest())
 }
 
 // routeTest is what came of a test of one route.

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/actions"
-	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/server"
@@ -33,13 +33,7 @@ that cannot be read costs the messages in it, and the service continues: the blo
 as empty, counts are rebuilt at the next start, and the table is kept in the folder
 "damaged" until you remove it.`,
 	}
-	c.AddCommand(p.storeCheck(), p.storeSalvage(), p.storeAcceptLoss())
-	return commandGroup(c)
-}
-
-// log is what a store writes to while a command uses it.
-func (p *program) log(least slog.Level) *slog.Logger {
-	return slog.New(slog.NewTextHandler(p.err, &slog.HandlerOptions{Level: least, ReplaceAttr: hint.Attr}))
+	return commandGroup(c, p.storeCheck(), p.storeSalvage(), p.storeAcceptLoss())
 }
 
 func (p *program) storeCheck() *cobra.Command {
@@ -51,23 +45,20 @@ func (p *program) storeCheck() *cobra.Command {
 		Example: "  redrive store check /var/lib/redrive",
 		Args:    exactArgs(1, "a data folder"),
 		RunE: func(c *cobra.Command, args []string) error {
-			found, err := server.CheckStore(c.Context(), args[0], p.log(slog.LevelError))
+			found, err := server.CheckStore(c.Context(), args[0], p.logger(config.Log{Level: slog.LevelError}))
 			if err != nil {
 				return exitError{ExitPrecondition, err}
 			}
 			wrong := len(found.Damage)
 			for i := range found.Lines {
-				l := &found.Lines[i]
-				fmt.Fprintf(p.out, "%s: %s kept", plain(l.Queue), messages(int(l.Kept())))
+				l, missing := &found.Lines[i], ""
 				if off := l.Off(); off != 0 {
 					wrong++
-					fmt.Fprintf(p.out, ", and %d that came cannot be found", off)
+					missing = fmt.Sprintf(", and %d that came cannot be found", off)
 				}
-				fmt.Fprintln(p.out)
+				fmt.Fprintf(p.out, "%s: %s kept%s\n", plain(l.Queue), messages(int(l.Kept())), missing)
 			}
-			for _, place := range slices.Sorted(maps.Keys(found.Damage)) {
-				fmt.Fprintf(p.out, "cannot be read: %s: %s\n", plain(place), plain(found.Damage[place]))
-			}
+			p.places("cannot be read", found.Damage)
 			if wrong > 0 {
 				return exitErrorf(ExitPrecondition,
 					"%s is damaged: `redrive store salvage %s --to NEW-FOLDER` saves everything that can be read",
@@ -76,6 +67,13 @@ func (p *program) storeCheck() *cobra.Command {
 			fmt.Fprintln(p.out, "nothing is missing")
 			return nil
 		},
+	}
+}
+
+// places lists what is wrong at places of a store.
+func (p *program) places(what string, at map[string]string) {
+	for _, place := range slices.Sorted(maps.Keys(at)) {
+		fmt.Fprintf(p.out, "%s: %s: %s\n", what, plain(place), plain(at[place]))
 	}
 }
 
@@ -100,19 +98,17 @@ something could not be read.`,
 			if to == "" || to == args[0] {
 				return fmt.Errorf("%s needs --to, a new folder: %w", c.CommandPath(), errUsage)
 			}
-			done, err := server.SalvageStore(c.Context(), args[0], to, p.log(slog.LevelError))
+			done, err := server.SalvageStore(c.Context(), args[0], to, p.logger(config.Log{Level: slog.LevelError}))
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(p.out, "%s saved to %s", messages(int(done.Messages)), plain(to))
+			loose := ""
 			if done.Loose > 0 {
-				fmt.Fprintf(p.out, ", %d of them from files that the database does not refer to: a part of those may "+
+				loose = fmt.Sprintf(", %d of them from files that the database does not refer to: a part of those may "+
 					"have been retried already", done.Loose)
 			}
-			fmt.Fprintln(p.out)
-			for _, place := range slices.Sorted(maps.Keys(done.Unread)) {
-				fmt.Fprintf(p.out, "could not be read: %s: %s\n", plain(place), plain(done.Unread[place]))
-			}
+			fmt.Fprintf(p.out, "%s saved to %s%s\n", messages(int(done.Messages)), plain(to), loose)
+			p.places("could not be read", done.Unread)
 			if len(done.Unread) > 0 {
 				return exitErrorf(ExitPartly, "not all of %s could be read", args[0])
 			}
@@ -133,7 +129,7 @@ could have saved are removed then.`,
 		Example: "  redrive store accept-loss /var/lib/redrive",
 		Args:    exactArgs(1, "a data folder"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			lost, err := server.AcceptLoss(args[0], p.log(slog.LevelError))
+			lost, err := server.AcceptLoss(args[0], p.logger(config.Log{Level: slog.LevelError}))
 			switch {
 			case err != nil:
 				return err
@@ -196,9 +192,14 @@ and turns formulas into text.`,
 		if isTerminal(p.out) {
 			to = &harmlessWriter{w: p.out, to: safe}
 		}
-		counting := &lineCounter{w: to, meter: p.meter(), shown: p.draws() && !isTerminal(p.out)}
-		n, err := client.Export(ctx, query, format, counting)
-		counting.end()
+		meter, passed := p.meter(), 0
+		n, err := client.Export(ctx, query, format, writerFunc(func(b []byte) (int, error) {
+			if passed += bytes.Count(b, []byte("\n")); meter.draws && !isTerminal(p.out) {
+				meter.show(count(passed)+" lines", false)
+			}
+			return to.Write(b)
+		}))
+		meter.end()
 		if err != nil {
 			return err
 		}
@@ -209,21 +210,9 @@ and turns formulas into text.`,
 	return c
 }
 
-// lineCounter shows how many lines have passed.
-type lineCounter struct {
-	*meter
-	w     io.Writer
-	lines int64
-	shown bool
-}
+type writerFunc func([]byte) (int, error)
 
-func (c *lineCounter) Write(b []byte) (int, error) {
-	c.lines += int64(bytes.Count(b, []byte("\n")))
-	if c.shown {
-		c.show(count(c.lines)+" lines", false)
-	}
-	return c.w.Write(b)
-}
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 func (p *program) importing() *cobra.Command {
 	var o actions.ImportOptions
@@ -243,11 +232,9 @@ administrator may, and the service of the old store must not run any more.`,
 		Args: exactArgs(1, "a file, or - for standard input"),
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
 		done, err := p.importFrom(ctx, client, args[0], o)
-		var e exitError
-		if err != nil && errors.Is(err, inspect.ErrInvalid) && !errors.As(err, &e) {
-			err = exitError{ExitError, err} // the file is wrong, not the command
-		}
-		if err != nil {
+		if errors.Is(err, inspect.ErrInvalid) && !errors.As(err, new(exitError)) {
+			return exitError{ExitError, err} // the file is wrong, not the command
+		} else if err != nil {
 			return err
 		}
 		return write(p, done, func(actions.Imported) string { return "" }, func(w io.Writer) {
@@ -288,8 +275,8 @@ func (p *program) importFrom(
 	size := int64(0)
 	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
 		size = info.Size()
-		if done, err = client.Import(ctx, p.measured(f, size),
-			actions.ImportOptions{DryRun: true, AsIs: o.AsIs}); err != nil || o.DryRun {
+		checked := actions.ImportOptions{DryRun: true, AsIs: o.AsIs}
+		if done, err = client.Import(ctx, p.measured(f, size), checked); err != nil || o.DryRun {
 			return done, err
 		}
 		if _, err := f.Seek(0, io.SeekStart); err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"reflect"
@@ -87,9 +88,11 @@ var views = map[string]func(*rapid.T, io.Writer, time.Time){
 	"operations": func(t *rapid.T, w io.Writer, now time.Time) {
 		rows(w, operations.Columns, filled[[]operations.Operation](t), now)
 	},
-	"ended":    func(t *rapid.T, w io.Writer, _ time.Time) { ended(w, filled[operations.Operation](t)) },
-	"audit":    func(t *rapid.T, w io.Writer, now time.Time) { rows(w, auditColumns, filled[[]audit.Entry](t), now) },
-	"progress": func(t *rapid.T, w io.Writer, _ time.Time) { (&jsonLines{w: w}).update(filled[operations.Operation](t)) },
+	"ended": func(t *rapid.T, w io.Writer, _ time.Time) { ended(w, filled[operations.Operation](t)) },
+	"audit": func(t *rapid.T, w io.Writer, now time.Time) { rows(w, auditColumns, filled[[]audit.Entry](t), now) },
+	"progress": func(t *rapid.T, w io.Writer, _ time.Time) {
+		(&meter{w: w}).operation(filled[operations.Operation](t))
+	},
 	"formats": func(t *rapid.T, w io.Writer, _ time.Time) {
 		format := rapid.SampledFrom([]string{"json", "jsonl", "yaml", "csv", "name"}).Draw(t, "format")
 		all := filled[[]inspect.Group](t)
@@ -97,7 +100,7 @@ var views = map[string]func(*rapid.T, io.Writer, time.Time){
 	},
 	"bar": func(t *rapid.T, w io.Writer, _ time.Time) {
 		var b bytes.Buffer
-		(&bar{w: &b}).update(filled[operations.Operation](t))
+		(&meter{w: &b, draws: true}).operation(filled[operations.Operation](t))
 		_, _ = io.WriteString(w, strings.TrimPrefix(b.String(), "\r"))
 	},
 	"export": func(t *rapid.T, w io.Writer, _ time.Time) {
@@ -225,7 +228,7 @@ func TestAMessageCannotSpeakToTheTerminal(t *testing.T) {
 		checkTerminal(t, out, 1+len(page.Messages))
 		for line := range strings.Lines(out) {
 			// Two spaces between columns: three of texts, and the fixed ones.
-			if n := utf8.RuneCountInString(line); n > 36+6+7+3+4+3*longestOnRow+2*7+1 {
+			if n := utf8.RuneCountInString(line); n > 36+6+7+3+4+3*maxOnRow+2*7+1 {
 				t.Fatalf("a line of %d characters: %q", n, line)
 			}
 		}
@@ -279,13 +282,13 @@ func TestASilentReplicaIsNotCalledReady(t *testing.T) {
 // Printable text of any script is shown as it is.
 func TestCellsKeepWhatIsHarmless(t *testing.T) {
 	for in, want := range map[string]string{
-		"orders":                            "orders",
-		"":                                  "-",
-		"заказы 注文 é":                       "заказы 注文 é",
-		"a\tb\nc":                           "a�b�c",
-		"\x1b[31mred":                       "�[31mred",
-		"\xff":                              "�",
-		strings.Repeat("注", longestOnRow+1): strings.Repeat("注", longestOnRow-1) + "…",
+		"orders":                        "orders",
+		"":                              "-",
+		"заказы 注文 é":                   "заказы 注文 é",
+		"a\tb\nc":                       "a�b�c",
+		"\x1b[31mred":                   "�[31mred",
+		"\xff":                          "�",
+		strings.Repeat("注", maxOnRow+1): strings.Repeat("注", maxOnRow-1) + "…",
 	} {
 		expect.Equal(t, cell(in), want, "cell(%q)", in)
 	}
@@ -663,7 +666,7 @@ func TestTailShowsFailuresThatAreFoundLate(t *testing.T) {
 		return page, err
 	}).client()
 	var out bytes.Buffer
-	tail := tail{program: &program{out: &out, format: "name"}, client: client, since: begun, seen: map[failure]bool{}}
+	tail := tail{program: &program{out: &out, format: "name"}, client: client, left: math.MaxInt, since: begun, seen: map[failure]bool{}}
 	for _, after := range []int{30, 25, 60} { // seconds
 		id := fmt.Sprint("after", after)
 		kept = append(kept, inspect.Message{ID: id, Key: id, Failed: begun.Add(time.Duration(after) * time.Second)})
