@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,7 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/operations"
 )
 
-// action is a verb with the flags of its command.
+// action has a verb, and the flags of its command.
 type action struct {
 	verb actions.Verb
 	queryFlags
@@ -31,7 +32,7 @@ type action struct {
 	queueMeansParked bool
 }
 
-// verbs are the commands of the verbs that change records.
+// verbs returns a command for each verb that changes records.
 func (p *program) verbs() (all []*cobra.Command) {
 	for _, v := range actions.Verbs {
 		if v.Short != "" {
@@ -133,7 +134,8 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 			return fmt.Errorf("give message IDs, a query, or --queue: %w", errUsage)
 		}
 	}
-	client, err := p.clientFor(r.Query)
+	p.query = r.Query
+	client, err := p.client()
 	if err != nil {
 		return err
 	}
@@ -184,7 +186,21 @@ func (p *program) actOnIDs(ctx context.Context, client httpapi.Client, d *action
 	if d.verb.Retries() {
 		p.sayPaused(ctx, client, done)
 	}
-	return leftOut(done)
+	missing, left := 0, len(done.Outcomes)-done.Done
+	for _, o := range done.Outcomes {
+		if o.Queue == "" {
+			missing++
+		}
+	}
+	switch {
+	case left == 0:
+		return nil
+	case done.Done > 0:
+		return exitErrorf(ExitPartly, "%s left out", plural(left, "message was", "messages were"))
+	case missing == left:
+		return exitErrorf(ExitNotFound, "not found")
+	}
+	return exitErrorf(ExitPrecondition, "nothing was changed")
 }
 
 // sayPaused names the paused queues of which messages were replayed.
@@ -212,37 +228,19 @@ func (p *program) sayPaused(ctx context.Context, client httpapi.Client, done act
 
 // actInBatches acts on the messages, at most idsPerRequest at a time.
 func actInBatches(ctx context.Context, client httpapi.Client, a actions.Act) (done actions.Acted, err error) {
-	all := a.IDs
-	for i := 0; i < len(all) && err == nil; i += idsPerRequest {
-		a.IDs = all[i:min(i+idsPerRequest, len(all))]
-		var some actions.Acted
-		some, err = client.Act(ctx, a)
+	for ids := range slices.Chunk(a.IDs, idsPerRequest) {
+		a.IDs = ids
+		some, err := client.Act(ctx, a)
 		done.Done += some.Done
 		done.Outcomes = append(done.Outcomes, some.Outcomes...)
-	}
-	if err != nil && done.Done > 0 && !a.DryRun {
-		err = exitErrorf(ExitPartly, "%d are done, and then: %w", done.Done, err)
-	}
-	return done, err
-}
-
-// leftOut returns the exit code for messages that were left out.
-func leftOut(done actions.Acted) error {
-	missing := 0
-	for _, o := range done.Outcomes {
-		if o.Queue == "" {
-			missing++
+		if err != nil && done.Done > 0 && !a.DryRun {
+			err = exitErrorf(ExitPartly, "%d are done, and then: %w", done.Done, err)
+		}
+		if err != nil {
+			return done, err
 		}
 	}
-	switch left := len(done.Outcomes) - done.Done; {
-	case left == 0:
-		return nil
-	case done.Done > 0:
-		return exitErrorf(ExitPartly, "%s left out", plural(left, "message was", "messages were"))
-	case missing == left:
-		return exitErrorf(ExitNotFound, "not found")
-	}
-	return exitErrorf(ExitPrecondition, "nothing was changed")
+	return done, nil
 }
 
 func (p *program) pause() *cobra.Command {

@@ -48,7 +48,7 @@ func withVHost(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-// serviceAddress is where the virtual host that --vhost names is served.
+// serviceAddress returns where the virtual host that --vhost names is served.
 func (p *program) serviceAddress() string {
 	if p.vhost == "" {
 		return p.address
@@ -56,7 +56,6 @@ func (p *program) serviceAddress() string {
 	return strings.TrimSuffix(p.address, "/") + httpapi.Base(p.vhost)
 }
 
-// withConfig adds the flag that names the config file.
 func (p *program) withConfig(c *cobra.Command, usage string) {
 	c.Flags().StringVarP(&p.config, "config", "c", p.getenv("REDRIVE_CONFIG"), usage+"; or REDRIVE_CONFIG")
 }
@@ -88,7 +87,6 @@ func (p *program) loadAny() (cfg *config.Config, own string, err error) {
 	return cfg, own, err
 }
 
-// withClient completes a command that calls the service's API.
 func (p *program) withClient(
 	c *cobra.Command, run func(ctx context.Context, client httpapi.Client, args []string) error,
 ) *cobra.Command {
@@ -102,13 +100,7 @@ func (p *program) withClient(
 	return p.withAddress(c)
 }
 
-// clientFor is client, for a command whose errors may point into a query.
-func (p *program) clientFor(query string) (httpapi.Client, error) {
-	p.query = query
-	return p.client()
-}
-
-// queryFlags are the flags that say which messages, besides the argument.
+// queryFlags say which messages, besides the argument.
 type queryFlags struct{ text, queue, state string }
 
 func (f *queryFlags) add(p *program, c *cobra.Command) {
@@ -159,7 +151,8 @@ func (p *program) withQuery(
 		if err != nil {
 			return err
 		}
-		client, err := p.clientFor(q)
+		p.query = q
+		client, err := p.client()
 		if err != nil {
 			return err
 		}

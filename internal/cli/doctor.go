@@ -142,7 +142,6 @@ func (p *program) doctorOptions(flags doctorFlags, cfg *config.Config) (doctor.O
 	return o, err
 }
 
-// examineAndFix looks at a virtual host, repairs it if that is wanted, and looks again.
 func (p *program) examineAndFix(ctx context.Context, o doctor.Options, fix, dry bool) (doctor.Report, error) {
 	report, err := examine(ctx, o)
 	if err != nil || !fix {
@@ -270,7 +269,6 @@ type queueFindings struct {
 	findings []doctor.Finding
 }
 
-// mergeAlike merges queues with the same findings.
 func mergeAlike(groups []queueFindings) (all []queueFindings) {
 	at := map[string]int{}
 	for _, g := range groups {

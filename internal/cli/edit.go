@@ -92,7 +92,6 @@ func (p *program) editMessage(ctx context.Context, client httpapi.Client, e edit
 	return p.send(ctx, client, r, would)
 }
 
-// difference shows what an edit would change.
 func (p *program) difference(
 	ctx context.Context, client httpapi.Client, r actions.EditRequest,
 ) (actions.Edited, error) {
@@ -119,7 +118,6 @@ func (p *program) difference(
 	return would, nil
 }
 
-// send sends the edit, unless --dry-run.
 func (p *program) send(
 	ctx context.Context, client httpapi.Client, r actions.EditRequest, done actions.Edited,
 ) (err error) {

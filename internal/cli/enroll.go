@@ -33,7 +33,6 @@ func (p *program) withManagement(
 	p.withConfig(c, "the config file (YAML), for broker.url and broker.management")
 }
 
-// selection is the flags that choose queues.
 type selection struct {
 	pattern string
 	expect  int
@@ -206,7 +205,7 @@ const (
 	notDone  = "not done"
 )
 
-// manyQueues does the same to many queues, one after the other.
+// manyQueues changes many queues, one after the other.
 type manyQueues struct {
 	p       *program
 	s       *selection
@@ -218,7 +217,7 @@ func (p *program) newManyQueues(s *selection, n int) *manyQueues {
 	return &manyQueues{p: p, s: s, changes: make([]change, n)}
 }
 
-// shown is where people read what will be done.
+// shown returns where people read what will be done.
 func (t *manyQueues) shown() io.Writer {
 	switch {
 	case t.p.format == "table":

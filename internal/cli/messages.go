@@ -188,7 +188,7 @@ func (p *program) decodedBody(r *decode.Result) error {
 	return lines(p.out, r.Text)
 }
 
-// detail shows all that is known about a message, but for its body.
+// detail shows a message without its body.
 func detail(w io.Writer, m inspect.Detail, now time.Time) {
 	facts(w, m, now)
 	timeline(w, m.Timeline)
@@ -203,7 +203,6 @@ func detail(w io.Writer, m inspect.Detail, now time.Time) {
 	}
 }
 
-// facts shows what there is one of: a line each.
 func facts(w io.Writer, m inspect.Detail, now time.Time) {
 	until := func(t *time.Time) string {
 		if t == nil {
@@ -244,7 +243,6 @@ func facts(w io.Writer, m inspect.Detail, now time.Time) {
 	}
 }
 
-// timeline shows the failures, and how each wait ended.
 func timeline(w io.Writer, all []inspect.Step) {
 	fmt.Fprintln(w, "\nFAILURE\tWHEN\tREASON\tWAIT\tENDED\tWHY")
 	for _, s := range all {
@@ -510,7 +508,6 @@ func (p *program) decoded(r *decode.Result) error {
 	return p.steps(r)
 }
 
-// steps shows the steps of decoding, and then the text.
 func (p *program) steps(r *decode.Result) error {
 	w := p.tableOn(p.out)
 	fmt.Fprintln(w, "DECODER\tSIZE\tFOUND")
@@ -527,7 +524,6 @@ func (p *program) steps(r *decode.Result) error {
 	return lines(p.out, cmp.Or(r.Text, r.Hex))
 }
 
-// notRaw refuses to send raw bytes to a terminal.
 func (p *program) notRaw() error {
 	if isTerminal(p.out) {
 		return errors.New("raw bytes can contain control sequences: send them to a file or another program")

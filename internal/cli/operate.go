@@ -92,7 +92,6 @@ func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, op operat
 	return exitErrorf(code, "operation %s is %s", op.ID, is)
 }
 
-// ended writes the result of an operation.
 func ended(w io.Writer, op operations.Operation) {
 	fmt.Fprintln(w, doneText(op.Verb, op.Done, op.At))
 	if op.SkippedN > 0 {
@@ -118,13 +117,11 @@ func ended(w io.Writer, op operations.Operation) {
 	}
 }
 
-// replayed writes what became of the messages of a replay.
 func replayed(w io.Writer, a *operations.Replayed) {
-	soFar := "so far "
-	if a.Until != nil {
-		soFar = ""
+	if a.Until == nil {
+		fmt.Fprint(w, "so far ")
 	}
-	fmt.Fprintf(w, "%ssent %s: failed again %s, not seen since %s; still here %s\n", soFar,
+	fmt.Fprintf(w, "sent %s: failed again %s, not seen since %s; still here %s\n",
 		count(a.Sent), count(a.FailedAgain), count(a.NotSeenSince), count(a.StillHere))
 	for _, e := range a.Errors {
 		fmt.Fprintf(w, "  %s failed again in %s: %s\n", count(e.Count), plain(e.Queue), cell(cmp.Or(e.Error, e.Reason)))
@@ -141,7 +138,6 @@ func orders(id string) string {
 
 var errDeclined = errors.New("nothing was changed")
 
-// withYes adds the flag that answers confirm.
 func (p *program) withYes(c *cobra.Command, usage string) {
 	c.Flags().BoolVar(&p.yes, "yes", false, usage)
 }
@@ -437,7 +433,6 @@ var outcomeColumns = []column[actions.Outcome]{
 	{Field: "New"}, {Field: "Why"},
 }
 
-// withOperation completes a command about one operation.
 func (p *program) withOperation(
 	c *cobra.Command, run func(ctx context.Context, client httpapi.Client, id string) error,
 ) *cobra.Command {
@@ -476,14 +471,13 @@ func (p *program) opsShow() *cobra.Command {
 	return c
 }
 
-// operationShown is an operation and what came of its messages.
 type operationShown struct {
 	operations.Operation
 	Outcomes []actions.Outcome `json:"outcomes"`
 	After    string            `json:"after,omitempty"`
 }
 
-// fetch adds the outcomes after After, page by page: at most limit, or all if that is 0.
+// fetch adds the outcomes after After: at most limit, or all if that is 0.
 func (s *operationShown) fetch(ctx context.Context, client httpapi.Client, limit int, problems bool) error {
 	if limit <= 0 {
 		limit = math.MaxInt

@@ -178,36 +178,32 @@ func (t *tableWriter) Write(b []byte) (int, error) { return t.text.Write(b) }
 
 // Flush writes what was written so far.
 func (t *tableWriter) Flush() error {
-	lines := strings.SplitAfter(t.text.String(), "\n")
-	t.text.Reset()
-	w := tabwriter.NewWriter(t.to, 0, 0, columnGap, ' ', 0)
-	for len(lines) > 0 {
-		// A table ends with the first line that has no cells.
-		end := slices.IndexFunc(lines, func(line string) bool { return !strings.Contains(line, "\t") })
-		if end < 0 {
-			end = len(lines)
-		}
-		table := make([][]string, end)
-		for i, line := range lines[:end] {
-			table[i] = strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		}
-		if t.width > 0 {
+	var aligned bytes.Buffer
+	w := tabwriter.NewWriter(&aligned, 0, 0, columnGap, ' ', 0)
+	var table [][]string
+	end := func() {
+		if t.width > 0 && len(table) > 0 {
 			fit(table, t.width)
 		}
 		for _, row := range table {
-			if _, err := io.WriteString(w, strings.Join(row, "\t")+"\n"); err != nil {
-				return err
-			}
+			fmt.Fprintln(w, strings.Join(row, "\t"))
 		}
-		if end < len(lines) {
-			if _, err := io.WriteString(w, lines[end]); err != nil {
-				return err
-			}
-			end++
-		}
-		lines = lines[end:]
+		table = nil
 	}
-	return w.Flush()
+	for line := range strings.Lines(t.text.String()) {
+		cells := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if len(cells) > 1 {
+			table = append(table, cells)
+			continue
+		}
+		end() // at the first line that has no cells
+		fmt.Fprint(w, line)
+	}
+	end()
+	t.text.Reset()
+	_ = w.Flush()
+	_, err := t.to.Write(aligned.Bytes())
+	return err
 }
 
 const (

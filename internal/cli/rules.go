@@ -1,13 +1,12 @@
 package cli
 
 import (
-	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -60,7 +59,6 @@ come from the service as redrive export has them, so the audit log has an entry.
 	return p.withOutput(c)
 }
 
-// trial counts what the rules of a config decide.
 type trial struct {
 	Messages int64       `json:"messages"`
 	Rules    []triedRule `json:"rules"`
@@ -106,36 +104,29 @@ func newTrial(cfg *config.Config) (t *trial, err error) {
 }
 
 func (t *trial) run(ctx context.Context, client httpapi.Client, query string, meter *meter) error {
-	ctx, cancel := context.WithCancel(ctx)
-	from, to := io.Pipe()
-	var exporting sync.WaitGroup
-	defer exporting.Wait()
-	defer from.Close()
-	defer cancel()
-	exporting.Go(func() {
-		_, err := client.Export(ctx, query, "jsonl", to)
-		to.CloseWithError(err)
-	})
 	defer meter.end()
-	for lines := bufio.NewReaderSize(from, 64<<10); ; {
-		line, err := lines.ReadBytes('\n')
-		if err == io.EOF {
-			return nil
-		} else if err != nil {
-			return err
+	var line []byte
+	var invalid error
+	_, err := client.Export(ctx, query, "jsonl", writerFunc(func(b []byte) (int, error) {
+		for part := range bytes.Lines(b) {
+			if line = append(line, part...); !bytes.HasSuffix(part, []byte("\n")) {
+				break
+			}
+			var r *store.Record
+			if r, invalid = actions.ReadExported(line); invalid != nil {
+				return 0, invalid
+			}
+			line = line[:0]
+			t.try(ctx, r)
+			if meter.draws {
+				meter.show(count(t.Messages)+" messages", false)
+			}
 		}
-		r, err := actions.ReadExported(line)
-		if err != nil {
-			return err
-		}
-		t.try(ctx, r)
-		if meter.draws {
-			meter.show(count(t.Messages)+" messages", false)
-		}
-	}
+		return len(b), nil
+	}))
+	return cmp.Or(invalid, err)
 }
 
-// try asks the rules about a message.
 func (t *trial) try(ctx context.Context, r *store.Record) {
 	of, rule := "", ""
 	p, ok := t.policies.Match(r.Queue)

@@ -70,7 +70,6 @@ too: store.disk is REDRIVE_STORE_DISK, and policies is REDRIVE_POLICIES, with YA
 	return c
 }
 
-// runService runs the service, with the config that load returns, until ctx ends.
 func (p *program) runService(ctx context.Context, load func() (*config.Config, error), profiles string) error {
 	cfg, err := load()
 	if err != nil {
@@ -97,7 +96,6 @@ func (p *program) runService(ctx context.Context, load func() (*config.Config, e
 	return s.Run(ctx)
 }
 
-// logAs sets what flags say of the log.
 func logAs(l *config.Log, format, level string) error {
 	if l.Format = cmp.Or(format, l.Format); format != "" && format != "text" && format != "json" {
 		return fmt.Errorf("--log %q: expected text or json: %w", format, errUsage)
@@ -216,18 +214,16 @@ func (p *program) open() *cobra.Command {
 
 // browse opens a browser where there is a desktop. A failure is no error, since the address is printed.
 func (p *program) browse(page string) {
-	var with []string
+	c := exec.Command("xdg-open", page)
 	switch {
 	case runtime.GOOS == "darwin":
-		with = []string{"open"}
+		c = exec.Command("open", page)
 	case runtime.GOOS == "windows":
-		with = []string{"rundll32", "url.dll,FileProtocolHandler"}
-	case p.getenv("DISPLAY") != "" || p.getenv("WAYLAND_DISPLAY") != "":
-		with = []string{"xdg-open"}
-	default:
+		c = exec.Command("rundll32", "url.dll,FileProtocolHandler", page)
+	case p.getenv("DISPLAY") == "" && p.getenv("WAYLAND_DISPLAY") == "":
 		return
 	}
-	if err := exec.Command(with[0], append(with[1:], page)...).Run(); err != nil {
+	if err := c.Run(); err != nil {
 		fmt.Fprintf(p.err, "no browser could be opened: %s\n", plain(err.Error()))
 	}
 }
@@ -343,7 +339,6 @@ Output: table; json, everything; csv, load and backlog over time. --svg writes a
 	return p.withFormats(c, "table", "json", "csv")
 }
 
-// options returns those of the simulation, and writes notes for people.
 func (s simulateFlags) options(notes io.Writer) (o simulate.Options, err error) {
 	if s.file == "" {
 		return o, fmt.Errorf("which policy? --policy FILE names a config file that has it: %w", errUsage)

@@ -63,7 +63,6 @@ func status(w io.Writer, st inspect.Overview, now time.Time) {
 	}
 }
 
-// health says whether the service is ready, and what is wrong.
 func health(w io.Writer, st inspect.Overview, now time.Time) {
 	fmt.Fprintf(w, "redrive %s, up %s, RabbitMQ at %s\n", plain(st.Version),
 		policy.FormatDuration(now.Sub(st.Since).Round(time.Second)), plain(st.Broker))
@@ -110,13 +109,12 @@ func replicas(w io.Writer, all []inspect.Replica, now time.Time) {
 	fmt.Fprintln(w)
 }
 
-// failing shows the queues with failed messages.
 func failing(w io.Writer, st inspect.Overview, now time.Time) {
 	fmt.Fprintln(w, "\nQUEUE\tPOLICY\tWAIT\tWAITING\tNEXT DUE\tITS "+
 		"FAILURE\tPARKED\tFAILED/MIN\tRETRIED/MIN\tPARKED/MIN")
 	elsewhere := false
 	for _, q := range st.Queues {
-		next, failed := untilText(q.NextDue, now), "-"
+		failed := "-"
 		if q.Oldest != nil {
 			failed = policy.FormatDuration(now.Sub(*q.Oldest).Round(time.Second)) + " ago" // the one due next
 		}
@@ -125,7 +123,7 @@ func failing(w io.Writer, st inspect.Overview, now time.Time) {
 			elsewhere, waiting = true, waiting+" + RabbitMQ's"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\n", cell(q.Name), cell(q.Policy), cell(q.Way), waiting,
-			next, failed, q.Parked, q.Failed, q.Retried, q.ParkedIn)
+			untilText(q.NextDue, now), failed, q.Parked, q.Failed, q.Retried, q.ParkedIn)
 	}
 	if st.MoreQueues > 0 {
 		fmt.Fprintf(w, "\nand %d more: redrive queues\n", st.MoreQueues)
@@ -158,7 +156,7 @@ after. It searches only when the service reports a failure.`,
 	return p.withFormats(c, "table", "jsonl", "name")
 }
 
-// failure is one failure of one message.
+// failure identifies one of a message.
 type failure struct {
 	key     string
 	attempt int
@@ -168,7 +166,6 @@ type failure struct {
 // slack is how long after a later failure a search may still find an earlier one.
 const slack = 10 * time.Second
 
-// tail shows failures.
 type tail struct {
 	*program
 	client httpapi.Client
@@ -213,7 +210,6 @@ func (t *tail) run(ctx context.Context) error {
 	}
 }
 
-// poll shows what failed since the last poll.
 func (t *tail) poll(ctx context.Context) error {
 	q := "failed:>=" + t.since.UTC().Format(time.RFC3339Nano)
 	if t.query != "" {
@@ -295,7 +291,6 @@ see docs/how-to/notifications.md.`,
 	}, p.notifyTest())
 }
 
-// routeTest is what came of a test of one route.
 type routeTest struct {
 	Route  string `json:"route"`
 	Event  string `json:"event"`
@@ -346,18 +341,15 @@ Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or no rou
 	return p.withOutput(withVHost(c))
 }
 
-// routesNamed are the routes to test: the one that the argument names, or all.
+// routesNamed returns the routes to test: the one that the argument names, or all.
 func routesNamed(all []notify.Route, args []string) ([]notify.Route, error) {
+	none := hint.Errorf("see notify.routes in redrive.example.yaml", "the config has no routes, so nothing is sent")
 	if len(args) > 0 {
 		all = slices.DeleteFunc(slices.Clone(all), func(r notify.Route) bool { return r.Name != args[0] })
+		none = hint.Errorf("see notify.routes", "the config has no route %q", args[0])
 	}
-	switch {
-	case len(all) == 0 && len(args) > 0:
-		return nil, exitErrorf(ExitNotFound, "%w",
-			hint.Errorf("see notify.routes", "the config has no route %q", args[0]))
-	case len(all) == 0:
-		return nil, exitErrorf(ExitNotFound, "%w",
-			hint.Errorf("see notify.routes in redrive.example.yaml", "the config has no routes, so nothing is sent"))
+	if len(all) == 0 {
+		return nil, exitErrorf(ExitNotFound, "%w", none)
 	}
 	return all, nil
 }
