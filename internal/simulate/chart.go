@@ -36,7 +36,7 @@ const (
 	ink, dim, grid                    = "#1b2127", "#57626d", "#dde1e5"
 )
 
-// strokes differ in their dashes as well as in their colours.
+// strokes differ in their dashes, too.
 var strokes = map[string]stroke{
 	"requeue": {colour: "#b3401a", class: "storm-requeue", width: 2, dash: []float64{2, 3}},
 	"fixed":   {colour: "#7a4aa0", class: "storm-fixed", width: 2, dash: []float64{12, 4, 2, 4}},
@@ -68,15 +68,13 @@ func (s scale) x(at time.Duration) float64 {
 	return plotLeft + plotW*float64(at)/float64(s.r.Options.Duration)
 }
 
-// share is how high a load is, from 0 at the bottom to 1 at the top.
-func (s scale) share(perSecond float64) float64 {
-	if perSecond <= 0 {
-		return 0
+func (s scale) y(perSecond float64) float64 {
+	share := 0.0 // of the height
+	if perSecond > 0 {
+		share = min(max((math.Log10(perSecond)-s.low)/(s.high-s.low), 0), 1)
 	}
-	return min(max((math.Log10(perSecond)-s.low)/(s.high-s.low), 0), 1)
+	return plotEnd - (plotEnd-plotTop)*share
 }
-
-func (s scale) y(perSecond float64) float64 { return plotEnd - (plotEnd-plotTop)*s.share(perSecond) }
 
 func (r *Result) draw(c *svg) {
 	o, s := r.Options, r.scale()
@@ -162,9 +160,8 @@ func (r *Result) drawTable(c *svg) {
 }
 
 func (r *Result) title() string {
-	o := r.Options
 	return fmt.Sprintf("Load on an upstream that is down for %s, at %s messages a second",
-		policy.FormatDuration(o.Outage), number(o.Rate))
+		policy.FormatDuration(r.Options.Outage), number(r.Options.Rate))
 }
 
 func (r *Result) subtitle() string {
@@ -183,7 +180,7 @@ func (r *Result) subtitle() string {
 	return strings.Join(parts, " · ")
 }
 
-// Heading is what was simulated.
+// Heading says what was simulated.
 func (r *Result) Heading() string { return r.title() + "\n" + r.subtitle() }
 
 // Text says what the picture shows.
@@ -230,7 +227,7 @@ func moment(d time.Duration) string {
 	return policy.FormatDuration(d.Round(time.Second))
 }
 
-// nice is how far marks on the axis of time are from each other.
+// nice returns the distance of marks on the axis of time.
 func nice(whole time.Duration) time.Duration {
 	for _, d := range []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second,
 		time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute, time.Hour,
@@ -252,9 +249,8 @@ func number(v float64) string {
 	return hint.Thousands(strconv.FormatFloat(math.Round(v), 'f', 0, 64))
 }
 
-// SVG is the picture as one element, with presentation attributes only: it stands
-// alone, and in a page whose content security policy forbids styles in markup, where
-// a style sheet can change its colours by class.
+// SVG returns the picture as one element with presentation attributes only: it stands alone, and in a page whose
+// content security policy forbids styles in markup. A style sheet can change its colours by class.
 func (r *Result) SVG() string {
 	var s svg
 	fmt.Fprintf(&s,
