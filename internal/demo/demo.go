@@ -87,6 +87,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	c.Decode.Protobuf = decode.Protobuf{Files: []string{schema}, ImportPaths: []string{data},
 		Queues: []decode.QueueType{{Queues: []string{invoices}, Message: "shop.Invoice"}}}
+	decoder, err := decode.New(c.Decode)
+	if err != nil {
+		return err
+	}
 	log := slog.NewTextHandler(o.Out, &slog.HandlerOptions{Level: slog.LevelWarn,
 		ReplaceAttr: hint.Attr}) // the display tells the rest
 	service, err := server.New(c, server.Options{Version: o.Version, Events: d.redrive, Log: slog.New(log)})
@@ -105,7 +109,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := until(ctx, 30*time.Second, func() bool { return len(service.Problems()) == 0 }); err != nil {
 		return fmt.Errorf("the service is not ready: %v", service.Problems())
 	}
-	s, err := openShop(ctx, conn, d.say)
+	s, err := openShop(ctx, conn, decoder, d.say)
 	if err != nil {
 		return err
 	}
@@ -175,7 +179,12 @@ func play(ctx context.Context, o Options, d *display, s *shop, service *server.S
 	})
 	stopDrawing()
 	drawer.Wait()
-	return summary(o.Out, a)
+	fmt.Fprintf(o.Out, "\n%d messages published: %d succeeded, %d parked (those that no consumer can process), %d "+
+		"lost, %d duplicates\n", a.published, a.done, a.parked, a.missing, a.duplicates)
+	if a.missing > 0 || a.duplicates > 0 {
+		return ErrUnaccounted
+	}
+	return nil
 }
 
 // keptIDs returns the message ids of what is parked, or was discarded by a person.
@@ -202,16 +211,6 @@ func freeAddress(usual string) string {
 	return usual
 }
 
-func summary(out io.Writer, a account) error {
-	fmt.Fprintf(out, "\n%d messages published: %d succeeded, %d parked (those that no consumer can process), %d "+
-		"lost, %d duplicates\n",
-		a.published, a.done, a.parked, a.missing, a.duplicates)
-	if a.missing > 0 || a.duplicates > 0 {
-		return ErrUnaccounted
-	}
-	return nil
-}
-
 // event is one line of the display.
 type event struct {
 	at    time.Time
@@ -233,7 +232,6 @@ type display struct {
 	down   bool
 }
 
-// counts of one queue.
 type counts struct {
 	waiting, parked            int // as the service says: people act on them too
 	failed, retried, succeeded int
@@ -253,7 +251,6 @@ const recentLines = 14
 var colours = map[string]string{"fails": "31", "waits": "33", "is retried": "36", "succeeds": "32", "is parked": "35",
 	"breaker": "1;34", "goes down": "1;31", "recovers": "1;32"}
 
-// say shows an event.
 func (d *display) say(e event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -274,7 +271,6 @@ func (d *display) say(e event) {
 	}
 }
 
-// redrive shows what the service does.
 func (d *display) redrive(e retry.Event) {
 	d.mu.Lock()
 	c := d.queues[e.Queue]
@@ -282,31 +278,29 @@ func (d *display) redrive(e retry.Event) {
 		d.mu.Unlock()
 		return
 	}
-	shown := event{queue: e.Queue}
+	kind, text := "breaker", ""
 	switch e.Kind {
 	case retry.Failed:
 		c.failed++
 	case retry.Waiting:
-		shown.kind, shown.text = "waits", fmt.Sprintf("%s before attempt %d",
+		kind, text = "waits", fmt.Sprintf("%s before attempt %d",
 			policy.FormatDuration(e.Delay.Round(10*time.Millisecond)), e.Failures+1)
 	case retry.Retried:
 		c.retried++
-		shown.kind, shown.text = "is retried", fmt.Sprintf("for attempt %d", e.Failures+1)
+		kind, text = "is retried", fmt.Sprintf("for attempt %d", e.Failures+1)
 	case retry.Parked:
-		shown.kind, shown.text = "is parked", e.Why
+		kind, text = "is parked", e.Why
 	case retry.Opened:
-		shown.kind, shown.text = "breaker", "open: "+e.Why+", so retries are paused"
+		text = "open: " + e.Why + ", so retries are paused"
 	case retry.HalfOpened:
-		shown.kind, shown.text = "breaker", "half-open: "+e.Why
+		text = "half-open: " + e.Why
 	case retry.Ramping:
-		shown.kind, shown.text = "breaker", "ramp: "+e.Why
+		text = "ramp: " + e.Why
 	case retry.Closed:
-		shown.kind, shown.text = "breaker", "closed: "+e.Why
+		text = "closed: " + e.Why
 	}
 	d.mu.Unlock()
-	if shown.kind != "" {
-		d.say(shown)
-	}
+	d.say(event{kind: kind, queue: e.Queue, text: text})
 }
 
 func (d *display) line(e event) string {
@@ -325,12 +319,12 @@ func (d *display) line(e event) string {
 func (d *display) draw(hint string, kept []store.QueueCount) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for name, c := range d.queues {
+	for _, c := range d.queues {
 		c.waiting, c.parked = 0, 0
-		for _, k := range kept {
-			if k.Queue == name {
-				c.waiting, c.parked = int(k.Waiting), int(k.Parked)
-			}
+	}
+	for _, k := range kept {
+		if c := d.queues[k.Queue]; c != nil {
+			c.waiting, c.parked = int(k.Waiting), int(k.Parked)
 		}
 	}
 	var b strings.Builder

@@ -7,6 +7,7 @@
 package demo
 
 import (
+	"bytes"
 	"context"
 	_ "embed"
 	"encoding/base64"
@@ -22,6 +23,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -30,7 +32,8 @@ type shop struct {
 	conn       *amqp.Connection
 	publishing *amqp.Channel
 	reporting  *amqp.Channel
-	upstream   atomic.Bool // whether the payment service answers
+	upstream   atomic.Bool     // whether the payment service answers
+	decoder    *decode.Decoder // of invoices
 	say        func(event)
 	wg         sync.WaitGroup
 
@@ -44,9 +47,11 @@ type message struct {
 }
 
 // openShop declares the queues and consumes from them.
-func openShop(ctx context.Context, conn *amqp.Connection, say func(event)) (s *shop, err error) {
+func openShop(
+	ctx context.Context, conn *amqp.Connection, decoder *decode.Decoder, say func(event),
+) (s *shop, err error) {
 	ctx = context.WithoutCancel(ctx) // what is being published when it is interrupted is published
-	s = &shop{conn: conn, say: say, messages: map[string]*message{}}
+	s = &shop{conn: conn, decoder: decoder, say: say, messages: map[string]*message{}}
 	s.upstream.Store(true)
 	for _, ch := range []**amqp.Channel{&s.publishing, &s.reporting} {
 		if *ch, err = conn.Channel(); err != nil {
@@ -82,7 +87,6 @@ func openShop(ctx context.Context, conn *amqp.Connection, say func(event)) (s *s
 	return s, nil
 }
 
-// publish publishes one message and waits for RabbitMQ's confirm.
 func (s *shop) publish(ctx context.Context, queue string, n int) error {
 	ctx = context.WithoutCancel(ctx) // since it is counted now
 	m := goods(queue, n)
@@ -90,11 +94,19 @@ func (s *shop) publish(ctx context.Context, queue string, n int) error {
 	s.mu.Lock()
 	s.messages[m.MessageId] = &message{n: n}
 	s.mu.Unlock()
-	c, err := s.publishing.PublishWithDeferredConfirmWithContext(ctx, "", queue, true, false, m)
+	return confirmed(ctx, s.publishing, "", queue, m)
+}
+
+// confirmed publishes a message, and returns when RabbitMQ has confirmed it.
+func confirmed(ctx context.Context, ch *amqp.Channel, exchange, key string, m amqp.Publishing) error {
+	c, err := ch.PublishWithDeferredConfirmWithContext(ctx, exchange, key, true, false, m)
 	if err != nil {
 		return err
 	}
-	_, err = c.WaitContext(ctx)
+	ok, err := c.WaitContext(ctx)
+	if err == nil && !ok {
+		err = errors.New("RabbitMQ refused the message")
+	}
 	return err
 }
 
@@ -107,8 +119,7 @@ func (s *shop) process(ctx context.Context, queue string, d amqp.Delivery) {
 		_ = d.Ack(false) // of an earlier demo
 		return
 	}
-	err := work(queue, &d, s.upstream.Load(), m.n)
-	if err != nil {
+	if err := s.work(ctx, queue, &d, m.n); err != nil {
 		s.say(event{kind: "fails", queue: queue, text: err.Error()})
 		if queue == mail || s.report(ctx, queue, &d, err) != nil {
 			_ = d.Reject(false)
@@ -127,24 +138,14 @@ func (s *shop) process(ctx context.Context, queue string, d amqp.Delivery) {
 	s.say(e)
 }
 
-// report publishes a failed message to Redrive with its error, and returns when RabbitMQ has
-// confirmed it.
+// report publishes a failed message to Redrive with its error.
 func (s *shop) report(ctx context.Context, queue string, d *amqp.Delivery, failure error) error {
 	headers := amqp.Table{}
 	maps.Copy(headers, d.Headers)
 	headers[wire.HeaderError] = failure.Error()
-	c, err := s.reporting.PublishWithDeferredConfirmWithContext(ctx, wire.ExchangeFailures, queue, true, false,
-		amqp.Publishing{
-			Headers: headers, ContentType: d.ContentType, DeliveryMode: d.DeliveryMode, MessageId: d.MessageId,
-			Timestamp: d.Timestamp, Type: d.Type, AppId: d.AppId, Body: d.Body})
-	if err != nil {
-		return err
-	}
-	ok, err := c.WaitContext(ctx)
-	if err == nil && !ok {
-		err = errors.New("RabbitMQ refused the report")
-	}
-	return err
+	return confirmed(ctx, s.reporting, wire.ExchangeFailures, queue, amqp.Publishing{Headers: headers,
+		ContentType: d.ContentType, DeliveryMode: d.DeliveryMode, MessageId: d.MessageId,
+		Timestamp: d.Timestamp, Type: d.Type, AppId: d.AppId, Body: d.Body})
 }
 
 // cycle is how often the upstream goes down, each time for a third of it.
@@ -179,7 +180,6 @@ func (s *shop) outage(down bool) {
 	}
 }
 
-// account counts all messages by what became of them.
 type account struct {
 	published, done, parked, duplicates, missing int
 }
@@ -256,8 +256,7 @@ func goods(queue string, n int) amqp.Publishing {
 }
 
 func invoice(number int64, customer string, price uint64) []byte {
-	var item []byte
-	item = protowire.AppendString(protowire.AppendTag(item, 1, protowire.BytesType), "lamp")
+	item := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "lamp")
 	item = protowire.AppendVarint(protowire.AppendTag(item, 2, protowire.VarintType), 2)
 	if price > 0 {
 		item = protowire.AppendVarint(protowire.AppendTag(item, 3, protowire.VarintType), price)
@@ -267,51 +266,17 @@ func invoice(number int64, customer string, price uint64) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, 3, protowire.BytesType), item)
 }
 
-// work processes a message as a consumer of the shop. paying tells whether the payment service
-// answers. The errors differ in their numbers, as real ones do.
-func work(queue string, d *amqp.Delivery, paying bool, n int) error {
-	body := string(d.Body)
+// work processes a message as a consumer of the shop. Its errors differ in their numbers, as real ones do.
+func (s *shop) work(ctx context.Context, queue string, d *amqp.Delivery, n int) error {
 	switch {
-	case strings.HasPrefix(body, "{ "):
+	case bytes.HasPrefix(d.Body, []byte("{ ")):
 		return errors.New("json: invalid character 't' looking for beginning of object key string at offset 2")
 	case queue == invoices:
-		raw, err := base64.StdEncoding.DecodeString(body)
-		if err == nil && !priced(raw) {
-			err = fmt.Errorf("item 1 of invoice %d has no price", 100000+n)
+		if r := s.decoder.Decode(ctx, decode.Body{Queue: queue, Bytes: d.Body}); !strings.Contains(r.Text, "price") {
+			return fmt.Errorf("item 1 of invoice %d has no price", 100000+n)
 		}
-		return err
-	case !paying:
+	case !s.upstream.Load():
 		return fmt.Errorf("dial tcp 10.0.%d.7:443: payment service does not answer after %d ms", n%4, 3000+n%17)
 	}
 	return nil
-}
-
-// priced tells whether the item of an invoice has a price.
-func priced(invoice []byte) bool {
-	item, _ := field(invoice, 3)
-	_, ok := field(item, 3)
-	return ok
-}
-
-// field returns the first field of a Protobuf message with that number: the content of bytes, and
-// the encoding of other types.
-func field(message []byte, want protowire.Number) (value []byte, ok bool) {
-	for len(message) > 0 {
-		number, kind, n := protowire.ConsumeTag(message)
-		if n < 0 {
-			return nil, false
-		}
-		size := protowire.ConsumeFieldValue(number, kind, message[n:])
-		if size < 0 {
-			return nil, false
-		}
-		value, message = message[n:n+size], message[n+size:]
-		if number == want {
-			if kind == protowire.BytesType {
-				value, _ = protowire.ConsumeBytes(value)
-			}
-			return value, true
-		}
-	}
-	return nil, false
 }
