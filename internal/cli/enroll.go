@@ -84,13 +84,8 @@ another x-dead-letter-exchange: see redrive move.`,
 				one.Plan.Write(t.shown())
 			}
 		}
-		if err := t.found(nil); err != nil {
-			return err
-		}
-		if err := t.ask(ctx, "Set %s?", "policy", "policies"); err != nil {
-			return err
-		}
-		return t.end(ctx, func(i int) error { return all[i].Plan.Apply(ctx, m) },
+		return t.change(ctx, nil, "Set %s?", "policy", "policies",
+			func(i int) error { return all[i].Plan.Apply(ctx, m) },
 			"queue %q is enrolled; `redrive unenroll` undoes it")
 	})
 	c.Flags().BoolVar(&atLeastOnce, "at-least-once", false,
@@ -145,13 +140,8 @@ queues that are not enrolled. Messages that wait for them are parked then.`,
 		if s.pattern == "" && len(names) == 1 {
 			p.yes = true // named, and nothing that cannot be done again
 		}
-		if err := t.found(missing); err != nil {
-			return err
-		}
-		if err := t.ask(ctx, "Take away %s?", "policy", "policies"); err != nil {
-			return err
-		}
-		return t.end(ctx, func(i int) error { return enroll.Undo(ctx, m, found[i].Queue) },
+		return t.change(ctx, missing, "Take away %s?", "policy", "policies",
+			func(i int) error { return enroll.Undo(ctx, m, found[i].Queue) },
 			"queue %q is no longer enrolled by a policy; its waiting messages are still retried")
 	})
 	c.Flags().BoolVar(&replays, "replays", false, "undo redrive allow-replays: remove the queues' retry exchanges")
@@ -172,13 +162,8 @@ func (p *program) disallowReplays(ctx context.Context, m *management.Client, s *
 		t.changes[i] = change{Queue: queue, Result: wouldSet}
 		fmt.Fprintf(t.shown(), "queue %q: its retry exchange goes; messages that wait for it are parked\n", queue)
 	}
-	if err := t.found(missing); err != nil {
-		return err
-	}
-	if err := t.ask(ctx, "Remove %s?", "retry exchange", "retry exchanges"); err != nil {
-		return err
-	}
-	return t.end(ctx, func(i int) error { return enroll.Disallow(ctx, m, found[i]) },
+	return t.change(ctx, missing, "Remove %s?", "retry exchange", "retry exchanges",
+		func(i int) error { return enroll.Disallow(ctx, m, found[i]) },
 		"nothing is replayed to queue %q any more")
 }
 
@@ -240,9 +225,12 @@ func (t *manyQueues) fail(i int, err error) {
 	}
 }
 
-// found adds the queues that are missing, and returns an error if these are not as many as expected.
-func (t *manyQueues) found(missing []error) error {
-	n := len(t.changes)
+// change adds the queues that are missing, asks, if anything is to be changed, and does it. question has a verb for
+// how many, done one for the queue.
+func (t *manyQueues) change(
+	ctx context.Context, missing []error, question, one, more string, do func(i int) error, done string,
+) error {
+	n, change := len(t.changes), 0
 	for i, err := range missing {
 		t.fail(n-len(missing)+i, err)
 	}
@@ -253,24 +241,20 @@ func (t *manyQueues) found(missing []error) error {
 	case n == 0:
 		return exitErrorf(ExitNotFound, "no queue matches %q", t.s.pattern)
 	}
-	return nil
-}
-
-// ask asks a person, if anything is to be changed; question has a verb for how many.
-func (t *manyQueues) ask(ctx context.Context, question, one, more string) error {
-	n := 0
 	for _, c := range t.changes {
 		if c.Result == wouldSet {
-			n++
+			change++
 		}
 	}
-	if n == 0 || t.s.dry {
-		return nil
+	if change > 0 && !t.s.dry {
+		if err := t.p.confirm(ctx, fmt.Sprintf(question, plural(change, one, more))); err != nil {
+			return err
+		}
 	}
-	return t.p.confirm(ctx, fmt.Sprintf(question, plural(n, one, more)))
+	return t.end(ctx, do, done)
 }
 
-// end does it to each queue, unless --dry-run, and shows the results: done is a line with a verb for the queue.
+// end does it to each queue, unless --dry-run, and shows the results.
 func (t *manyQueues) end(ctx context.Context, do func(i int) error, done string) error {
 	meter := t.p.meter()
 	for i := range t.changes {

@@ -154,16 +154,14 @@ func (p *program) print(text string, err error) error {
 	return err
 }
 
-// tableWriter aligns the columns of tables, whose cells end with tabs, and cuts the widest of them
-// until a line fits.
+// tableWriter aligns the columns of tables, whose cells end with tabs, and cuts the widest until a line fits.
 type tableWriter struct {
 	to    io.Writer
 	width int // of a line; 0: nothing is cut
 	text  bytes.Buffer
 }
 
-// tableOn returns a writer of tables for one of the program's streams: nothing is cut where no
-// person looks, nor with --wide.
+// tableOn returns a writer of tables: nothing is cut where no person looks, nor with --wide.
 func (p *program) tableOn(stream io.Writer) *tableWriter {
 	w := &tableWriter{to: stream}
 	if f, ok := stream.(*os.File); ok && !p.wide {
@@ -466,9 +464,6 @@ func doneText(verb actions.Verb, n int64, t *time.Time) string {
 // minWatch keeps a typing error from asking the service thousands of times a second.
 const minWatch = 100 * time.Millisecond
 
-// clearScreen moves a terminal's cursor to its top left, and removes what is below.
-const clearScreen = "\x1b[H\x1b[2J"
-
 // watched adds --watch to a command that shows something: it runs again and again until Ctrl-C. A
 // service that does not answer for a while ends it only at its first answer.
 func (p *program) watched(c *cobra.Command) *cobra.Command {
@@ -493,7 +488,7 @@ func (p *program) repeat(ctx context.Context, every time.Duration, show func() e
 	defer tick.Stop()
 	for first := true; ; first = false {
 		if isTerminal(p.out) {
-			fmt.Fprint(p.out, clearScreen)
+			fmt.Fprint(p.out, "\x1b[H\x1b[2J") // the cursor to the top left, and nothing below
 		}
 		err := show()
 		switch {

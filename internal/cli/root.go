@@ -238,16 +238,13 @@ func (p *program) printError(err error) {
 	}
 }
 
-// completionTimeout bounds how long a person who presses Tab waits.
-const completionTimeout = time.Second
-
 const noFiles = cobra.ShellCompDirectiveNoFileComp
 
 // names returns the names that begin with a word; none if the service does not answer.
 func (p *program) names(
 	c *cobra.Command, word string, ask func(context.Context, httpapi.Client) ([]string, error),
 ) (some []string) {
-	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
+	ctx, cancel := context.WithTimeout(c.Context(), time.Second) // a person has pressed Tab
 	defer cancel()
 	client, err := p.client()
 	if err != nil {
@@ -355,9 +352,6 @@ func (p *program) versionCommand() *cobra.Command {
 	}, "table", "json", "yaml", "name")
 }
 
-// memoryLimit is the heap size above which Go collects garbage as often as it can.
-const memoryLimit = 256 << 20
-
 // limitRuntime sets how many cores and how much memory Go uses, where the environment does not.
 func (p *program) limitRuntime(log *slog.Logger) {
 	if p.getenv("GOMAXPROCS") == "" {
@@ -367,9 +361,9 @@ func (p *program) limitRuntime(log *slog.Logger) {
 		runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)/2))
 	}
 	if p.getenv("GOMEMLIMIT") == "" {
-		// Large bodies leave garbage of several times their size. Up to this, which
+		// Large bodies leave garbage of several times their size. Up to this heap, which
 		// small ones do not reach, it is collected no sooner than by default.
-		limit := int64(memoryLimit)
+		limit := int64(256 << 20)
 		if all := cgroupMemory(os.DirFS("/")); all > 0 && all/5*4 < limit {
 			limit = all / 5 * 4 // the rest is for what is not on the heap
 			log.Info("less memory is used, since the container or unit has little", "limit", all, "heap", limit)

@@ -117,16 +117,13 @@ func (p *program) logger(l config.Log) *slog.Logger {
 	return slog.New(slog.NewTextHandler(p.err, o))
 }
 
-// watchEvery is how often the file is read. Its content is compared, not its time, since
-// Kubernetes replaces files through links.
-const watchEvery = 2 * time.Second
-
-// watch loads the file on SIGHUP and when its content changes.
+// watch loads the file on SIGHUP and when its content changes: not its time, since Kubernetes replaces files
+// through links.
 func watch(ctx context.Context, file string, load func() (*config.Config, error), changed func(*config.Config, error)) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
-	tick := time.NewTicker(watchEvery)
+	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
 	last, _ := os.ReadFile(file)
 	for {

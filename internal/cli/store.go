@@ -288,10 +288,10 @@ func (p *program) importFrom(
 
 // measured shows on a terminal how much of a file was read.
 func (p *program) measured(r io.Reader, size int64) io.Reader {
-	if !p.draws() {
+	meter, read := p.meter(), int64(0)
+	if !meter.draws {
 		return io.MultiReader(r) // hides Close from net/http, and Len of a file that grows
 	}
-	meter, read := p.meter(), int64(0)
 	meter.last = time.Now() // what is read at once needs no line
 	return readerFunc(func(buf []byte) (int, error) {
 		n, err := r.Read(buf)
@@ -300,8 +300,7 @@ func (p *program) measured(r io.Reader, size int64) io.Reader {
 		if size > 0 {
 			line = gauge(read, size) + " " + line
 		}
-		meter.show(line, false)
-		if err != nil {
+		if meter.show(line, false); err != nil {
 			meter.end()
 		}
 		return n, err
