@@ -28,8 +28,6 @@ type action struct {
 	canaryWait     string
 	restOf         string
 	onlyQuery      []string // flags that were given and need a query, not IDs
-	// queueMeansParked: --queue alone is the parked messages of the queue.
-	queueMeansParked bool
 }
 
 // verbs returns a command for each verb that changes records.
@@ -52,7 +50,7 @@ watching. Messages that are named by their ids are not asked about.`
 
 // act makes the command of a verb.
 func (p *program) act(v actions.VerbInfo) *cobra.Command {
-	d := action{verb: v.Verb, queueMeansParked: v.Verb == actions.Replay}
+	d := action{verb: v.Verb}
 	c := &cobra.Command{Use: string(v.Verb) + " [QUERY|ID…]", Short: v.Short, Example: v.Example}
 	c.Long = strings.TrimSuffix(v.Short+". "+v.Long, " ") + ofMany
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -65,9 +63,6 @@ func (p *program) act(v actions.VerbInfo) *cobra.Command {
 	}
 	f := c.Flags()
 	d.add(p, c)
-	if d.queueMeansParked {
-		f.Lookup("queue").Usage = "all parked messages of this work queue; with --state, of that state"
-	}
 	f.StringVar(&d.reason, "reason", "", "why, for the audit log")
 	f.BoolVar(&d.dry, "dry-run", false, "only show what would be done")
 	p.withYes(c, "do not ask")
@@ -75,6 +70,7 @@ func (p *program) act(v actions.VerbInfo) *cobra.Command {
 	f.Float64Var(&d.rate, "rate", 0, "of a query: messages per second (0 = unlimited)")
 	f.BoolVar(&d.detach, "detach", false, "of a query: print the operation's id, and do not watch it")
 	if v.Verb == actions.Replay {
+		f.Lookup("queue").Usage = "all parked messages of this work queue; with --state, of that state"
 		f.StringVar(&d.restOf, "rest-of", "", "instead of a query: what this operation did not reach before it ended")
 		_ = c.RegisterFlagCompletionFunc("rest-of", p.completeOps)
 	}
@@ -124,7 +120,7 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 	r := operations.PlanRequest{Verb: d.verb, RestOf: d.restOf, At: due, To: d.to, Reason: d.reason}
 	if ids == 0 && d.restOf == "" {
 		flags := d.queryFlags
-		if d.queueMeansParked && flags == (queryFlags{queue: d.queue}) && d.queue != "" && len(args) == 0 {
+		if d.verb == actions.Replay && flags == (queryFlags{queue: d.queue}) && d.queue != "" && len(args) == 0 {
 			flags.state = inspect.Parked
 		}
 		if r.Query, err = flags.query(args); err != nil {
