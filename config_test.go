@@ -213,10 +213,10 @@ func TestAConsumerByTLS(t *testing.T) {
 // What cannot be kept is refused before a connection is made.
 func TestContradictingTLSSettingsAreRefused(t *testing.T) {
 	for at, want := range map[string]string{
-		"amqp://h/":                        "Config.AMQP.TLSClientConfig is set",
-		"amqps://h/?certfile=c&keyfile=k":  "Config.AMQP.TLSClientConfig is set",
+		"amqp://h/":                        "Config.AMQP.TLSClientConfig needs every URL",
+		"amqps://h/?certfile=c&keyfile=k":  "Config.AMQP.TLSClientConfig needs every URL",
 		"amqps://h/?verify=verify_none":    "always verified",
-		"amqps://h1/,amqp://h2/":           "Config.AMQP.TLSClientConfig is set",
+		"amqps://h1/,amqp://h2/":           "Config.AMQP.TLSClientConfig needs every URL",
 		"amqps://h/?auth_mechanism=nobody": "expected plain, amqplain or external",
 	} {
 		_, err := redrive.NewClient(t.Context(), redrive.Config{URLs: []string{at}, AMQP: amqp.Config{TLSClientConfig: &tls.Config{}}})

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -235,6 +236,8 @@ func TestEditsThatAreRefused(t *testing.T) {
 		}
 	}
 }
+
+func init() { maxTime = time.Hour }
 
 func decoder(t testing.TB, o Options) *Decoder {
 	t.Helper()
