@@ -146,7 +146,7 @@ func TestAnOutageOfTheDelayQueueIsLoggedOnce(t *testing.T) {
 		must(t, v.Channel().QueueBind(wire.QueueParked, "", exchange, false, nil))
 		brokertest.Eventually(t, "all are parked", func() bool { return seen.count(redrive.Parked) == n })
 		must(t, stop())
-		for _, line := range []string{"failed messages cannot be published", "failed messages are published again"} {
+		for _, line := range []string{"failed messages cannot be published", "publishing failed messages works again"} {
 			expect.Equal(t, strings.Count(log.String(), line), 1, "%q is said … times: %s", line, log.String())
 		}
 	})
