@@ -40,19 +40,17 @@ func NewTaker(ctx context.Context, c Config, queue string) (*Taker, error) {
 	return t, explain(err)
 }
 
-const (
-	maxTaken   = 4000 // unacknowledged messages
-	handedOver = 1024 // messages at a time
-)
+// maxTaken is how many messages a Taker has unacknowledged at most.
+const maxTaken = 1024
 
-// Take receives up to n messages, fewer if they are large, and returns how many; 0 if none is ready. It passes some of
-// them at a time to handle while it receives more. Done acknowledges them; call it before the next Take. After an
-// error, close the Taker: RabbitMQ then requeues what is unacknowledged.
-func (t *Taker) Take(ctx context.Context, n int, handle func([]wire.Delivery) error) (taken int, err error) {
+// Take returns up to n messages, fewer when they are large, and none when none is ready. Done
+// acknowledges them; call it before the next Take. After an error, close the Taker: RabbitMQ then
+// requeues what is unacknowledged.
+func (t *Taker) Take(ctx context.Context, n int) (batch []wire.Delivery, err error) {
 	defer context.AfterFunc(ctx, func() { _ = t.in.Close() })() // RabbitMQ may not answer
 	ch, err := t.conn.Channel()
 	if err != nil {
-		return 0, explain(err)
+		return nil, explain(err)
 	}
 	for asked := time.Now(); ; time.Sleep(fillWait) {
 		q, err := queueState(ch, t.queue)
@@ -61,52 +59,34 @@ func (t *Taker) Take(ctx context.Context, n int, handle func([]wire.Delivery) er
 		}
 		if err != nil || !t.requeues || time.Since(asked) > requeuesWithin {
 			_ = ch.Close()
-			return 0, explain(err)
+			return nil, explain(err)
 		}
 	}
 	n = min(n, t.size)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	received := make(chan []wire.Delivery)
-	var handling sync.WaitGroup
-	handling.Go(func() {
-		for batch := range received {
-			if err := handle(batch); err != nil {
-				cancel(err)
-				return
-			}
-		}
-	})
-	all, err := t.window(ctx, ch, n, func(batch []wire.Delivery) error {
-		select {
-		case received <- batch:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	})
-	close(received)
-	handling.Wait()
-	if err == nil {
-		err = context.Cause(ctx)
-	}
+	all, err := t.window(ctx, ch, n)
 	if err != nil {
 		_ = ch.Close()
-		return 0, err
+		return nil, err
 	}
 	if len(all) == 0 {
-		return 0, ch.Close()
+		return nil, ch.Close()
 	}
 	t.requeues = len(all) < n
 	t.ch, t.last = ch, all[len(all)-1].DeliveryTag
-	return len(all), nil
+	return t.delivered(all), nil
 }
 
-// window receives up to n messages with a consumer of its own, passes them to hand, and sizes the next window by them.
-// It drops what RabbitMQ delivers beyond that.
-func (t *Taker) window(
-	ctx context.Context, ch *amqp.Channel, n int, hand func([]wire.Delivery) error,
-) ([]amqp.Delivery, error) {
+// delivered converts the messages of a window, and sizes the next window by them.
+func (t *Taker) delivered(all []amqp.Delivery) (batch []wire.Delivery) {
+	t.size = fittingWindow(all, t.size, maxTaken)
+	for i := range all {
+		batch = append(batch, t.in.delivery(&all[i]))
+	}
+	return batch
+}
+
+// window receives up to n messages with a consumer of its own. It drops what RabbitMQ delivers beyond that.
+func (t *Taker) window(ctx context.Context, ch *amqp.Channel, n int) ([]amqp.Delivery, error) {
 	t.takes++
 	tag := fmt.Sprint("redrive adopt ", t.takes) // new each time, since it is the key of repairs
 	if err := ch.Qos(n, 0, false); err != nil {
@@ -118,11 +98,10 @@ func (t *Taker) window(
 	if err != nil {
 		return nil, fmt.Errorf("consuming queue %q: %w", t.queue, explain(err))
 	}
-	all, err := t.collect(ctx, ch, deliveries, n, hand)
+	all, err := t.collect(ctx, ch, deliveries, n)
 	if len(all) > 0 {
 		t.last = all[len(all)-1].DeliveryTag
 	}
-	t.size = fittingWindow(all, t.size, maxTaken)
 	t.in.bodies.lift()
 	var dropping sync.WaitGroup
 	dropping.Go(func() {
@@ -156,10 +135,7 @@ func (t *Taker) Sample(ctx context.Context, n int) (batch []wire.Delivery, err e
 	}
 	for bytes, asked := 0, 0; len(batch) < n && bytes < maxSampleBytes; {
 		asked = min(n-len(batch), t.size)
-		all, err := t.window(ctx, ch, asked, func(some []wire.Delivery) error {
-			batch = append(batch, some...)
-			return nil
-		})
+		all, err := t.window(ctx, ch, asked)
 		if err != nil {
 			_ = ch.Close()
 			return nil, err
@@ -167,7 +143,7 @@ func (t *Taker) Sample(ctx context.Context, n int) (batch []wire.Delivery, err e
 		for i := range all {
 			bytes += len(all[i].Body)
 		}
-		if len(all) < asked {
+		if batch = append(batch, t.delivered(all)...); len(all) < asked {
 			break
 		}
 	}
@@ -188,12 +164,11 @@ func (t *Taker) Sample(ctx context.Context, n int) (batch []wire.Delivery, err e
 // Version returns RabbitMQ's version.
 func (t *Taker) Version() string { return versionOf(t.conn) }
 
-// collect receives messages until it has n, or batchBytes of bodies, or the queue is empty, and passes them to hand. It
-// asks twice whether the queue is empty: RabbitMQ may report that before it sends the last messages.
+// collect receives messages until it has n, or batchBytes of bodies, or the queue is empty. It asks twice whether the
+// queue is empty: RabbitMQ may report that before it sends the last messages.
 func (t *Taker) collect(
-	ctx context.Context, ch *amqp.Channel, deliveries <-chan amqp.Delivery, n int, hand func([]wire.Delivery) error,
+	ctx context.Context, ch *amqp.Channel, deliveries <-chan amqp.Delivery, n int,
 ) (all []amqp.Delivery, err error) {
-	var batch []wire.Delivery
 	bytes, empty, arrived := 0, 0, time.Now()
 	for len(all) < n && bytes < batchBytes && empty < 2 {
 		t.in.bodies.setIdle(true) // otherwise a large body could not be read whole
@@ -205,14 +180,8 @@ func (t *Taker) collect(
 			t.in.bodies.setIdle(false)
 			t.in.bodies.remove(len(d.Body))
 			all, bytes, empty, arrived = append(all, d), bytes+len(d.Body), 0, time.Now()
-			if batch = append(batch, t.in.delivery(&d)); len(batch) == handedOver {
-				if err := hand(batch); err != nil {
-					return nil, err
-				}
-				batch = nil
-			}
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return nil, ctx.Err()
 		case <-time.After(fillWait):
 			q, err := queueState(ch, t.queue)
 			switch {
@@ -221,7 +190,7 @@ func (t *Taker) collect(
 			case q.Messages == 0:
 				empty++
 			case time.Since(arrived) > maxStall && len(all) > 0:
-				empty = 2 // what came is enough
+				return all, nil
 			case time.Since(arrived) > maxStall:
 				return nil, fmt.Errorf("queue %q has %d messages and delivers none: it has no leader, or a single "+
 					"active consumer",
@@ -229,10 +198,7 @@ func (t *Taker) collect(
 			}
 		}
 	}
-	if len(batch) > 0 {
-		err = hand(batch)
-	}
-	return all, err
+	return all, nil
 }
 
 // Done acknowledges what Take returned.

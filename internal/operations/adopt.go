@@ -344,8 +344,8 @@ const maxParkErrors = 3
 // epochBits is where progress.Reopened begins in an epoch, above progress.Epoch.
 const epochBits = 40
 
-// maxParked is how many messages a Source may park at once, and have unacknowledged.
-const maxParked = 4000
+// maxUnacknowledged is more than a Source has unacknowledged at any time.
+const maxUnacknowledged = 2048
 
 // adoptNext parks the next messages of a queue that is adopted.
 func (r *Runner) adoptNext(ctx context.Context, op *operation) (next time.Time, err error) {
@@ -357,7 +357,7 @@ func (r *Runner) adoptNext(ctx context.Context, op *operation) (next time.Time, 
 		return r.endAdoption(ctx, op)
 	}
 	now := time.Now()
-	n := min(maxParked, left, op.maxByRate())
+	n := min(chunk, left, op.maxByRate())
 	if readyAt := op.allows(now, int(n)); !readyAt.IsZero() {
 		return readyAt, nil
 	}
@@ -380,7 +380,7 @@ func (r *Runner) adoptNext(ctx context.Context, op *operation) (next time.Time, 
 	}
 	p := op.progress
 	p.Done += int64(parked)
-	if !again || p.Done-p.Epoch > maxParked { // what came again after a crash has come
+	if !again || p.Done-p.Epoch >= maxUnacknowledged { // what came again after a crash has come
 		p.Epoch = p.Done
 	}
 	op.parkErrors, op.emptySince = 0, time.Time{}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -320,7 +319,7 @@ func (r *Runner) nextOf(
 // maxByRate is how many messages one step may process at its rate.
 func (op *operation) maxByRate() int64 {
 	if op.Rate <= 0 {
-		return math.MaxInt64
+		return chunk
 	}
 	return max(1, int64(op.Rate/stepsASecond))
 }

@@ -313,31 +313,24 @@ type adopted struct {
 
 // Park implements operations.Source.
 func (s *adopted) Park(ctx context.Context, limit int, epoch int64) (n int, again bool, err error) {
-	s.intake.SetEpoch(strconv.FormatInt(epoch, 10))
-	park := func(batch []wire.Delivery) error {
-		again = again || slices.ContainsFunc(batch, func(d wire.Delivery) bool { return d.Redelivered })
+	batch := s.held
+	if s.held = nil; batch == nil {
+		if batch, err = s.Take(ctx, limit); err != nil || len(batch) == 0 {
+			return 0, false, err
+		}
+		// An earlier process may have acknowledged a batch and died before it wrote the next epoch. Equal
+		// messages before and after would share ids.
+		again := slices.ContainsFunc(batch, func(d wire.Delivery) bool { return d.Redelivered })
 		if !s.begun && !again {
-			s.held = batch
-			return nil
+			s.begun, s.held = true, batch
+			return 0, false, operations.ErrNewEpoch
 		}
-		return s.intake.Handle(context.WithoutCancel(ctx), batch)
-	}
-	if batch := s.held; batch != nil {
-		n, err, s.held = len(batch), park(batch), nil
-	} else {
-		if !s.begun {
-			// An earlier process may have acknowledged a batch and died before it wrote the next epoch. Equal
-			// messages before and after would share ids.
-			limit = 1
-		}
-		n, err = s.Take(ctx, limit, park)
 	}
 	s.begun = true
-	switch {
-	case err != nil || n == 0:
+	s.intake.SetEpoch(strconv.FormatInt(epoch, 10))
+	if err := s.intake.Handle(context.WithoutCancel(ctx), batch); err != nil {
 		return 0, false, err
-	case s.held != nil:
-		return 0, false, operations.ErrNewEpoch
 	}
-	return n, again, s.Done()
+	again = slices.ContainsFunc(batch, func(d wire.Delivery) bool { return d.Redelivered })
+	return len(batch), again, s.Done()
 }
