@@ -140,6 +140,56 @@ func TestWhereAFollowedMessageFailed(t *testing.T) {
 	}
 }
 
+// What a consumer annotates on a message that it rejects counts as in redrive.intake. The error that a retry has is of
+// the attempt before.
+func TestAnnotationsOfAFollowedMessage(t *testing.T) {
+	for name, c := range map[string]struct {
+		through string // "": RabbitMQ dead-letters it for the first time
+		reason  string
+		adds    amqp.Table
+		want    string // state, error: why parked, or whether its own delay counts
+	}{
+		"error": {reason: "rejected", adds: amqp.Table{wire.HeaderRejectReason: "no stock"},
+			want: "waiting no stock: false"},
+		"delay": {reason: "rejected", adds: amqp.Table{wire.HeaderDelay: int64(300)}, want: "waiting : true"},
+		"park": {reason: "rejected", adds: amqp.Table{wire.HeaderPark: "bad IBAN"},
+			want: "parked : its consumer parked it: bad IBAN"},
+		"expired": {reason: "expired", adds: amqp.Table{wire.HeaderPark: "bad IBAN"},
+			want: `parked : its reason is expired, which policy "p" does not retry`},
+		"retried": {through: wire.RetryExchange("orders"), reason: "rejected",
+			adds: amqp.Table{wire.HeaderError: "of before"}, want: "waiting : false"},
+		"retried, annotated": {through: wire.RetryExchange("orders"), reason: "rejected",
+			adds: amqp.Table{wire.HeaderError: "of before", wire.HeaderRejectReason: "new"},
+			want: "waiting new: false"},
+		"a framework's": {adds: amqp.Table{wire.HeaderDelay: int64(300), "x-error": "no stock"},
+			want: "waiting no stock: true"},
+	} {
+		s := memstore.New()
+		now := time.Now()
+		h := maps.Clone(c.adds)
+		if c.reason != "" {
+			one := death("orders", c.reason, 1, now.Add(-time.Hour))
+			if c.through != "" {
+				one["exchange"] = c.through
+			}
+			h["x-death"] = []any{one}
+		}
+		m := wire.Message{Exchange: "dlx", RoutingKey: "key", Headers: h, Body: []byte(name)}
+		in := follows(t, s, Following{From: "dlq", Queue: "orders", Retry: true})
+		if err := in.Handle(t.Context(), []wire.Delivery{{Message: m}}); err != nil {
+			t.Fatal(err)
+		}
+		r := keptIn(t, s)[0]
+		got := fmt.Sprintf("waiting %s: %t", r.Error, r.Due.Sub(now) < 500*time.Millisecond) // with jitter
+		if r.State == store.Parked {
+			got = fmt.Sprintf("parked %s: %s", r.Error, r.ParkedFor)
+		}
+		if got != c.want {
+			t.Errorf("%s: it is %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 // A message that is delivered twice, because the service ended before it acknowledged it, has one id; two with the same
 // bytes have two, in one queue or in two.
 func TestAFollowedMessageThatComesTwiceHasOneID(t *testing.T) {

@@ -103,8 +103,9 @@ var formats = []format{
 		layout:    time.RFC3339Nano,
 	},
 	{ // names that people use
-		errorText: []string{wire.HeaderError, "x-exception", "x-error-message", "x-error", "error", "exception"},
-		stack:     []string{"x-exception-stack", "x-stacktrace"},
+		errorText: []string{wire.HeaderRejectReason, "x-exception", "x-error-message", "x-error", "error", "exception",
+			wire.HeaderError},
+		stack: []string{"x-exception-stack", "x-stacktrace"},
 	},
 }
 

@@ -56,9 +56,10 @@ func (in *Intake) decide(
 		Seed:    seed(rec.ID, rec.Failures),
 		Message: &rec.Message, FirstFailed: rec.FirstFailed, At: now}
 	through := d.Message.Exchange
-	if through == wire.ExchangeFailures || through == wire.ExchangeDeadLetters && headers.ByConsumer(o.reason) {
-		// In a dead letter only a consumer by AMQP 1.0 or the first publisher can have written them: a retry
-		// removes them all.
+	deadLetter := through == wire.ExchangeDeadLetters || o.claim != nil
+	if through == wire.ExchangeFailures || deadLetter && headers.ByConsumer(o.reason) {
+		// In a dead letter only a consumer by AMQP 1.0, a framework or the first publisher can have written
+		// them: a retry removes them all.
 		errorIn, note := wire.HeaderRejectReason, ""
 		if through == wire.ExchangeFailures {
 			errorIn = wire.HeaderError
@@ -185,6 +186,9 @@ func headerText(m *wire.Message, header string) string {
 // printable returns text for people, of at most maxText bytes: bytes that are not UTF-8
 // become \xNN.
 func printable(s string) string {
+	if len(s) <= maxText && utf8.ValidString(s) {
+		return s
+	}
 	var b strings.Builder
 	for len(s) > 0 {
 		r, size := utf8.DecodeRuneInString(s)
