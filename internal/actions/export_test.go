@@ -38,11 +38,11 @@ func TestWhatWasExportedIsImportedAsItWas(t *testing.T) {
 		if err != nil || n != 1 || bytes.Count(out.Bytes(), []byte("\n")) != 1 {
 			t.Fatalf("%d exported, %v:\n%s", n, err, &out)
 		}
-		dry, err := d.Import(ctx, caller(auth.Editor), bytes.NewReader(out.Bytes()), actions.ImportOptions{DryRun: true})
+		dry, err := d.Import(ctx, caller(auth.Editor), bytes.NewReader(out.Bytes()), actions.ImportOptions{DryRun: true, EvenIfKept: true})
 		if err != nil || dry.Count != 1 || dry.Queues["orders"] != 1 {
 			t.Fatalf("%+v, %v", dry, err)
 		}
-		im, err := d.Import(ctx, caller(auth.Editor), &out, actions.ImportOptions{})
+		im, err := d.Import(ctx, caller(auth.Editor), &out, actions.ImportOptions{EvenIfKept: true})
 		if err != nil || im.Count != 1 {
 			t.Fatalf("%+v, %v", im, err)
 		}
@@ -79,11 +79,11 @@ func TestAFileImportedTwiceDoublesNothing(t *testing.T) {
 			{out.String(), 0, 3},
 			{strings.Replace(first, `"attempt":`, `"attempt":1`, 1), 1, 0}, // another message
 		} {
-			dry, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(c.text), actions.ImportOptions{DryRun: true})
+			dry, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(c.text), actions.ImportOptions{DryRun: true, EvenIfKept: true})
 			if err != nil || dry.Count != c.count || dry.Already != c.already {
 				t.Errorf("%d, dry: %+v, %v", i, dry, err)
 			}
-			im, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(c.text), actions.ImportOptions{})
+			im, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(c.text), actions.ImportOptions{EvenIfKept: true})
 			if err != nil || im.Count != c.count || im.Already != c.already {
 				t.Errorf("%d: %+v, %v", i, im, err)
 			}
@@ -92,9 +92,37 @@ func TestAFileImportedTwiceDoublesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		inspecttest.RetryDue(t, d.store, "orders", time.Now()) // and gone to their consumer
-		im, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(out.String()), actions.ImportOptions{})
+		im, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(out.String()), actions.ImportOptions{EvenIfKept: true})
 		if err != nil || im.Count != 0 || im.Already != 3 {
 			t.Errorf("after a replay: %+v, %v", im, err)
+		}
+	})
+}
+
+// What still waits or is parked is not imported a second time, unless one says so; what was retried or discarded is.
+func TestWhatIsKeptIsNotImported(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		waits := record("orders", store.Waiting, "")
+		parked, discarded := record("orders", store.Parked, "x"), record("orders", store.Discarded, "x")
+		d.add(t, waits, parked, discarded)
+		var out bytes.Buffer
+		if _, err := d.Export(ctx, caller(auth.Viewer), "queue:orders", &out); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			o    actions.ImportOptions
+			want actions.Imported
+		}{
+			{actions.ImportOptions{DryRun: true}, actions.Imported{Count: 1, Kept: 2}},
+			{actions.ImportOptions{}, actions.Imported{Count: 1, Kept: 2}},
+			{actions.ImportOptions{EvenIfKept: true}, actions.Imported{Count: 2, Already: 1}},
+			{actions.ImportOptions{}, actions.Imported{Already: 3}},
+		} {
+			im, err := d.Import(ctx, caller(auth.Editor), bytes.NewReader(out.Bytes()), c.o)
+			im.Queues = nil
+			if err != nil || im.Count != c.want.Count || im.Already != c.want.Already || im.Kept != c.want.Kept {
+				t.Errorf("%+v: %+v, %v, want %+v", c.o, im, err, c.want)
+			}
 		}
 	})
 }
@@ -158,7 +186,7 @@ func TestAnImportMarksWhatOnlyTheFileSays(t *testing.T) {
 		if _, err := d.Export(ctx, caller(auth.Viewer), "queue:orders", &out); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := d.Import(ctx, caller(auth.Editor), &out, actions.ImportOptions{}); err != nil {
+		if _, err := d.Import(ctx, caller(auth.Editor), &out, actions.ImportOptions{EvenIfKept: true}); err != nil {
 			t.Fatal(err)
 		}
 		m, err := d.Message(ctx, caller(auth.Viewer), idsOf(t, d, "imported by")[0])
@@ -190,7 +218,7 @@ func TestABadLineIsNamed(t *testing.T) {
 			"not allowed": {caller(auth.Editor, "orders"), good + "\n" + strings.Replace(good, `"orders"`, `"mail"`, 1), auth.ErrForbidden},
 			"no editor":   {caller(auth.Operator), good, auth.ErrForbidden},
 		} {
-			im, err := d.Import(ctx, c.by, strings.NewReader(c.text), actions.ImportOptions{})
+			im, err := d.Import(ctx, c.by, strings.NewReader(c.text), actions.ImportOptions{EvenIfKept: true})
 			if !errors.Is(err, c.want) || im.Count != 0 || name != "no editor" && !strings.Contains(err.Error(), "line 3") {
 				t.Errorf("%s: %+v, %v", name, im, err)
 			}
@@ -211,11 +239,11 @@ func TestAMessageThatFailedMostOftenIsImported(t *testing.T) {
 		if _, err := d.Export(ctx, caller(auth.Viewer), "queue:orders", &out); err != nil {
 			t.Fatal(err)
 		}
-		if im, err := d.Import(ctx, caller(auth.Editor), bytes.NewReader(out.Bytes()), actions.ImportOptions{}); err != nil || im.Count != 1 {
+		if im, err := d.Import(ctx, caller(auth.Editor), bytes.NewReader(out.Bytes()), actions.ImportOptions{EvenIfKept: true}); err != nil || im.Count != 1 {
 			t.Errorf("%+v, %v", im, err)
 		}
 		more := strings.Replace(out.String(), `"attempt":1000001`, `"attempt":1000002`, 1)
-		if _, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(more), actions.ImportOptions{}); !errors.Is(err, inspect.ErrInvalid) {
+		if _, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(more), actions.ImportOptions{EvenIfKept: true}); !errors.Is(err, inspect.ErrInvalid) {
 			t.Errorf("one that failed more often: %v", err)
 		}
 	})
@@ -298,7 +326,7 @@ func TestOneImportReadsALongLine(t *testing.T) {
 		leave, err := d.Large.Enter(ctx, "another", 1)
 		must(t, err)
 		var read endless
-		if _, err := d.Import(ctx, caller(auth.Editor), &read, actions.ImportOptions{}); !errors.Is(err, background.ErrTooMany) || read > 2<<20 {
+		if _, err := d.Import(ctx, caller(auth.Editor), &read, actions.ImportOptions{EvenIfKept: true}); !errors.Is(err, background.ErrTooMany) || read > 2<<20 {
 			t.Errorf("after %d bytes: %v", read, err)
 		}
 		leave()
@@ -310,7 +338,7 @@ func TestOneImportReadsALongLine(t *testing.T) {
 		var out bytes.Buffer
 		_, err = d.Export(ctx, caller(auth.Viewer), "queue:orders", &out)
 		must(t, err)
-		if im, err := d.Import(ctx, caller(auth.Editor), &out, actions.ImportOptions{}); err != nil || im.Count != 2 {
+		if im, err := d.Import(ctx, caller(auth.Editor), &out, actions.ImportOptions{EvenIfKept: true}); err != nil || im.Count != 2 {
 			t.Errorf("%+v, %v", im, err)
 		}
 	})

@@ -49,6 +49,8 @@ type Imported struct {
 	Queues map[string]int64 `json:"queues" doc:"How many of each queue."`
 	// Already are left out: the same messages were imported before.
 	Already int64 `json:"already,omitempty" doc:"Messages that were imported before, and are skipped."`
+	// Kept are left out, since a replay of both would send them twice.
+	Kept int64 `json:"kept,omitempty" doc:"Messages that still wait or are parked here, and are skipped."`
 }
 
 // ImportOptions are how an import is made.
@@ -57,6 +59,8 @@ type ImportOptions struct {
 	// AsIs keeps the messages with id, state, attempts and times as they are, to move a store. What
 	// waits is retried when it is due, to the queue that the file says, so only an administrator may.
 	AsIs bool
+	// EvenIfKept also imports messages whose originals wait or are parked here.
+	EvenIfKept bool
 }
 
 func (o ImportOptions) role() auth.Role {
@@ -68,8 +72,8 @@ func (o ImportOptions) role() auth.Role {
 
 // Import parks what Export wrote: new messages, with new ids, that say which ones they were made
 // from. A message that was imported before is left out, so an import that was cut short can be
-// repeated. An error names the line; batches before it are kept, and Imported says how many
-// messages they have.
+// repeated; so is one that waits or is parked here, unless o.EvenIfKept. An error names the line;
+// batches before it are kept, and Imported says how many messages they have.
 func (a *Actions) Import(ctx context.Context, by auth.Caller, r io.Reader, o ImportOptions) (Imported, error) {
 	im := Imported{Queues: map[string]int64{}}
 	did := "import"
@@ -126,7 +130,8 @@ type failure struct {
 	at    int64
 }
 
-// notImported returns the records that were not imported before, whatever became of them since.
+// notImported returns the records to import: those that were not imported before, whatever became of them since, and
+// whose originals are gone.
 func (a *Actions) notImported(
 	ctx context.Context, im *Imported, records []*store.Record, o ImportOptions,
 ) (left []*store.Record, err error) {
@@ -152,12 +157,25 @@ func (a *Actions) notImported(
 		for _, p := range past {
 			seen[of(p.ID, p.Queue, p.FailedAt)] = true
 		}
-		if is := of(r.ID, r.Queue, r.FailedAt); seen[is] {
+		is := of(r.ID, r.Queue, r.FailedAt)
+		if seen[is] {
 			im.Already++
-		} else {
-			seen[is] = true
-			left = append(left, r)
+			continue
 		}
+		seen[is] = true
+		if !o.AsIs && !o.EvenIfKept {
+			originals, err := a.Store.Find(ctx, r.MadeFrom)
+			if err != nil {
+				return nil, err
+			}
+			if slices.ContainsFunc(originals, func(l store.Listed) bool {
+				return l.Record.State == store.Waiting || l.Record.State == store.Parked
+			}) {
+				im.Kept++
+				continue
+			}
+		}
+		left = append(left, r)
 	}
 	return left, nil
 }

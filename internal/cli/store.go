@@ -221,8 +221,9 @@ func (p *program) importing() *cobra.Command {
 		Short: "Park the messages of an export: new messages that name the old ones",
 		Long: `Park the messages of an export: new messages, with ids of their own, that name the
 originals. A message that was imported before is skipped, so you can repeat an import that
-was interrupted. A file is checked as a whole before the first message is stored; of
-standard input (-) the messages before an invalid line are stored.
+was interrupted. So is one that still waits or is parked here, unless you say --even-if-kept:
+a replay of both would send it twice. A file is checked as a whole before the first message
+is stored; of standard input (-) the messages before an invalid line are stored.
 
 --as-is keeps the messages as they are in the export, with their ids, attempts and times, to
 move them to another store: what was waiting is retried when it is due. Only an
@@ -251,6 +252,10 @@ administrator may, and the service of the old store must not run any more.`,
 				fmt.Fprintf(w, "%s imported before, and skipped\n",
 					plural(done.Already, "message was", "messages were"))
 			}
+			if done.Kept > 0 {
+				fmt.Fprintf(w, "%s here, and skipped; --even-if-kept imports what is kept a second time\n",
+					plural(done.Kept, "message still waits or is parked", "messages still wait or are parked"))
+			}
 			for _, q := range slices.Sorted(maps.Keys(done.Queues)) {
 				fmt.Fprintf(w, "%s\t%s\n", cell(q), count(done.Queues[q]))
 			}
@@ -258,6 +263,7 @@ administrator may, and the service of the old store must not run any more.`,
 	})
 	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "only check it, and show what would be done")
 	c.Flags().BoolVar(&o.AsIs, "as-is", false, "keep ids, states, attempts and times")
+	c.Flags().BoolVar(&o.EvenIfKept, "even-if-kept", false, "also what still waits or is parked here, a second time")
 	return p.withFormats(c, "table", "json", "yaml")
 }
 
@@ -275,7 +281,8 @@ func (p *program) importFrom(
 	size := int64(0)
 	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
 		size = info.Size()
-		checked := actions.ImportOptions{DryRun: true, AsIs: o.AsIs}
+		checked := o
+		checked.DryRun = true
 		if done, err = client.Import(ctx, p.measured(f, size), checked); err != nil || o.DryRun {
 			return done, err
 		}

@@ -379,7 +379,7 @@ var rules = map[string]rule{
 	"POST /api/v1/edit": {ask: func(s *scene) (string, string) {
 		return v1 + "/edit", `{"id":"` + s.ids[store.Parked] + `","document":"{\"card\":2}"}`
 	}, least: auth.Editor, changes: true, audited: true, ok: 200, elsewhere: 404},
-	"POST /api/v1/import": {ask: func(s *scene) (string, string) { return v1 + "/import", s.export }, kind: "application/jsonl",
+	"POST /api/v1/import": {ask: func(s *scene) (string, string) { return v1 + "/import?even_if_kept=true", s.export }, kind: "application/jsonl",
 		least: auth.Editor, changes: true, audited: true, ok: 200, elsewhere: 403},
 	"POST /api/v1/snapshot": {ask: func(*scene) (string, string) { return v1 + "/snapshot", `{"folder":"/backup"}` }, // the scene's store is not on disk
 		least: auth.Admin, changes: true, ok: 412, elsewhere: 403},

@@ -487,7 +487,7 @@ func (c Client) Export(ctx context.Context, query, format string, w io.Writer) (
 // Import sends an export back to be kept.
 func (c Client) Import(ctx context.Context, r io.Reader, o actions.ImportOptions) (done actions.Imported, err error) {
 	q := values()
-	for name, set := range map[string]bool{"dry_run": o.DryRun, "as_is": o.AsIs} {
+	for name, set := range map[string]bool{"dry_run": o.DryRun, "as_is": o.AsIs, "even_if_kept": o.EvenIfKept} {
 		if set {
 			q.Set(name, "true")
 		}

@@ -85,9 +85,9 @@ func TestTheClientDoesAllOfIt(t *testing.T) {
 	var out bytes.Buffer
 	exported, err := c.Export(ctx, "", "jsonl", &out)
 	check("export", exported == 6 && bytes.Count(out.Bytes(), []byte("\n")) == 6, err, exported)
-	done, err := c.Import(ctx, bytes.NewReader(out.Bytes()), actions.ImportOptions{DryRun: true})
+	done, err := c.Import(ctx, bytes.NewReader(out.Bytes()), actions.ImportOptions{DryRun: true, EvenIfKept: true})
 	check("import, dry", done.Count == 6, err, done)
-	done, err = c.Import(ctx, &out, actions.ImportOptions{})
+	done, err = c.Import(ctx, &out, actions.ImportOptions{EvenIfKept: true})
 	check("import", done.Count == 6 && done.Queues[orders] == 3, err, done)
 	exported, err = c.Export(ctx, "state:waiting", "csv", &out)
 	check("export as csv", exported == 2, err, out.String())

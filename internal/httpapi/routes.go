@@ -509,11 +509,12 @@ func (a *API) importRoute() {
 		Content: map[string]*huma.MediaType{typeJSONLines: {Schema: &huma.Schema{Type: huma.TypeString}}}}
 	in.Middlewares = slices.Concat(huma.Middlewares{requireRole(auth.Editor)}, in.Middlewares, huma.Middlewares{upload})
 	handle(a, in, func(ctx context.Context, c auth.Caller, in *struct {
-		DryRun bool `query:"dry_run" doc:"Only check it."`
-		AsIs   bool `query:"as_is" doc:"Keep id, state, attempts and times as exported: for administrators."`
+		DryRun     bool `query:"dry_run" doc:"Only check it."`
+		AsIs       bool `query:"as_is" doc:"Keep id, state, attempts and times as exported: for administrators."`
+		EvenIfKept bool `query:"even_if_kept" doc:"Also import messages that still wait or are parked here."`
 	}) (actions.Imported, error) {
 		return a.Console.Import(ctx, c, ctx.Value(uploadKey{}).(io.Reader),
-			actions.ImportOptions{DryRun: in.DryRun, AsIs: in.AsIs})
+			actions.ImportOptions{DryRun: in.DryRun, AsIs: in.AsIs, EvenIfKept: in.EvenIfKept})
 	})
 }
 
