@@ -114,6 +114,13 @@ func (a *API) showRoutes() {
 			q, after, err := a.Console.Queues(ctx, c, in.After, in.Limit)
 			return Queues{q, after}, err
 		})
+	handle(a, route(http.MethodGet, "/queues/{queue}", "queue", "See",
+		"A work queue: what waits, what failed and why, and what its policy does"),
+		func(ctx context.Context, c auth.Caller, in *struct {
+			Queue string `path:"queue" maxLength:"255"`
+		}) (inspect.QueueDetail, error) {
+			return a.Console.Queue(ctx, c, in.Queue)
+		})
 	handle(a, route(http.MethodGet, "/ledger", "ledger", "See",
 		"How many messages came for each queue, and what became of them"),
 		func(ctx context.Context, c auth.Caller, in *struct {

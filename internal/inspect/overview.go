@@ -92,18 +92,15 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 	return o, err
 }
 
-// ConditionsFor returns those that hold now, as far as the caller may know them. Those of single
-// queues name them: a caller who is limited to queues finds those of their own in Queue.Unreachable
-// and Queue.Throttle instead, except for conditions of forward targets.
+// ConditionsFor returns those that hold now, without those of queues that the caller does not see.
 func (in *Inspector) ConditionsFor(by auth.Caller) []condition.Condition {
 	all := []condition.Condition{}
 	if in.Conditions != nil && by.May(auth.Viewer, "") == nil {
 		all = append(all, in.Conditions()...)
 	}
-	if by.Queues != nil {
-		all = slices.DeleteFunc(all, condition.Condition.OfQueue)
-	}
-	return all
+	return condition.Listed(slices.DeleteFunc(all, func(c condition.Condition) bool {
+		return c.OfQueue() && !by.Sees(c.Queue)
+	}))
 }
 
 // IsReady reports whether the service is ready.

@@ -197,7 +197,7 @@ func TestOverview(t *testing.T) {
 		}
 		o, err := c.Overview(ctx, caller(auth.Viewer))
 		must(t, err)
-		if o.Waiting != 3 || o.Parked != 3 || o.Oldest == nil || !o.Oldest.Equal(now.Add(-time.Minute)) || o.PerMinute.Failed != 4 || len(o.Hour) != 60 || len(o.Conditions) != 2 || o.Conditions[0].Text != "full" {
+		if o.Waiting != 3 || o.Parked != 3 || o.Oldest == nil || !o.Oldest.Equal(now.Add(-time.Minute)) || o.PerMinute.Failed != 4 || len(o.Hour) != 60 || len(o.Conditions) != 2 || o.Conditions[1].Text != "full" {
 			t.Errorf("%+v", o)
 		}
 		names := []string{}
@@ -225,6 +225,40 @@ func TestOverview(t *testing.T) {
 		asked := quiet.asked
 		if _, _, err := c.Queues(ctx, caller(auth.Viewer), "", 0); err != nil || quiet.asked != asked || time.Since(now) != time.Second {
 			t.Errorf("asked again: %d times, %v after, %v", quiet.asked-asked, time.Since(now), err)
+		}
+	})
+}
+
+// The page of a queue has what is due first, its groups, its policy and its own conditions; it has those of a queue of
+// which nothing failed yet, too.
+func TestOneQueue(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		now := time.Now()
+		late, soon := record("orders", store.Waiting, "x"), record("orders", store.Waiting, "x")
+		late.Due, soon.Due = now.Add(time.Hour), now.Add(time.Minute)
+		d.add(t, late, soon, record("orders", store.Parked, "y"), record("mail", store.Waiting, "x"))
+		d.Conditions = func() []condition.Condition {
+			return []condition.Condition{{Kind: condition.Disk, Text: "full"}, {Kind: condition.Unreachable, Queue: "mail", Text: "gone"},
+				{Kind: condition.Unreachable, Queue: "orders", Text: "full"}}
+		}
+		q, err := d.Queue(ctx, caller(auth.Viewer), "orders")
+		must(t, err)
+		if len(q.Next) != 2 || q.Next[0].ID != soon.ID.String() || q.Next[1].ID != late.ID.String() {
+			t.Errorf("due next is %+v", q.Next)
+		}
+		if q.Waiting != 2 || q.Parked != 1 || q.GroupCount != 1 || q.InForce == nil || q.Pattern != "*" || q.Broker == nil {
+			t.Errorf("it is %+v", q)
+		}
+		if len(q.Conditions) != 1 || q.Conditions[0].Text != "full" {
+			t.Errorf("wrong with it is %+v", q.Conditions)
+		}
+		limited, err := d.Overview(ctx, caller(auth.Viewer, "orders"))
+		if err != nil || len(limited.Conditions) != 2 || limited.Conditions[1].Queue != "orders" {
+			t.Errorf("who sees this queue alone sees %+v, %v", limited.Conditions, err)
+		}
+		quiet, err := d.Queue(ctx, caller(auth.Viewer), "other")
+		if err != nil || quiet.Name != "other" || quiet.Next == nil || quiet.Groups == nil {
+			t.Errorf("one without messages is %+v, %v", quiet, err)
 		}
 	})
 }

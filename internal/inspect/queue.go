@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/condition"
+	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -89,6 +90,75 @@ func (in *Inspector) Queues(
 	page = s.shown(some)
 	in.askBroker(ctx, page)
 	return page, next, nil
+}
+
+// QueueDetail is a work queue with what a person needs to decide about it.
+type QueueDetail struct {
+	Queue
+	Hour       []Flow                `json:"hour" doc:"Each of the last 60 minutes, the current one last."`
+	Next       []Message             `json:"next" doc:"The waiting messages that are due first."`
+	Groups     []Group               `json:"groups" doc:"The error groups with the most messages."`
+	GroupCount int                   `json:"group_count" doc:"How many groups it has."`
+	Pattern    string                `json:"policy_pattern,omitempty" doc:"Why the policy applies: it matches the queue."`
+	InForce    *PolicyInForce        `json:"policy_in_force,omitempty"`
+	Conditions []condition.Condition `json:"conditions" doc:"What is wrong with the queue, or makes its messages wait."`
+}
+
+// maxNext is how many messages that are due next QueueDetail has, and maxQueueGroups how many groups.
+const maxNext, maxQueueGroups = 10, 10
+
+// Queue returns one work queue: of those that Queues lists, or that RabbitMQ has.
+func (in *Inspector) Queue(ctx context.Context, by auth.Caller, name string) (d QueueDetail, err error) {
+	if err := by.May(auth.Viewer, ""); err != nil {
+		return d, err
+	}
+	s, err := in.visibleQueues(ctx, by)
+	if err != nil {
+		return d, err
+	}
+	n := store.QueueCount{Queue: name}
+	i, listed := slices.BinarySearchFunc(s.counts, name, byQueue)
+	if listed {
+		n = s.counts[i]
+	}
+	all := s.shown([]store.QueueCount{n})
+	if by.Sees(name) {
+		in.askBroker(ctx, all)
+	}
+	if d.Queue = all[0]; !listed && (d.Broker == nil || !d.Broker.Exists) {
+		return d, fmt.Errorf("%w: the queue %.255q", ErrNotFound, name)
+	}
+	d.Hour, d.Next = []Flow{}, []Message{}
+	if in.Activity != nil {
+		d.Hour = in.Activity.Hour(in.Now(), func(queue string) bool { return queue == name })
+	}
+	set := in.policies()
+	if at := slices.IndexFunc(set, func(p policy.Policy) bool { return p.Name == d.Policy }); at >= 0 {
+		p := in.inForce(&set[at])
+		d.InForce = &p
+		d.Pattern = p.Queues[slices.IndexFunc(p.Queues, func(q string) bool { return policy.MatchQueue(q, name) })]
+	}
+	d.Conditions = []condition.Condition{}
+	if in.Conditions != nil && by.Sees(name) {
+		for _, c := range in.Conditions() {
+			if c.Queue == name {
+				d.Conditions = append(d.Conditions, c)
+			}
+		}
+	}
+	groups, err := in.Groups(ctx, by, "queue:"+query.Quote(name), "", maxQueueGroups)
+	if err != nil {
+		return d, err
+	}
+	d.Groups, d.GroupCount = groups.Groups, groups.Total
+	err = in.Store.Scan(ctx, store.Range{State: store.Waiting, Queues: []string{name}},
+		func(l store.Listed) (bool, error) {
+			m := in.Shown(l)
+			m.Paused = d.Pause != nil
+			d.Next = append(d.Next, m)
+			return len(d.Next) < maxNext, nil
+		})
+	return d, err
 }
 
 // askBroker adds RabbitMQ's state of each queue.

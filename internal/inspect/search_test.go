@@ -158,6 +158,13 @@ func TestOthersQueuesAreNotThere(t *testing.T) {
 		if err != nil || len(qs) != 1 || qs[0].Name != "mail" || qs[0].Parked != 1 || qs[0].Discarded != 1 {
 			t.Errorf("queues %+v, %v", qs, err)
 		}
+		one, err := d.Queue(ctx, limited, "mail")
+		if err != nil || one.Parked != 1 || one.GroupCount != 2 || len(one.Groups) != 2 || one.Pattern == "" {
+			t.Errorf("queue %+v, %v", one, err)
+		}
+		for _, other := range []string{"orders", "nothing"} {
+			expect.Err(t, errOf(d.Queue(ctx, limited, other)), inspect.ErrNotFound, "queue %s", other)
+		}
 		gs, err := d.Groups(ctx, limited, "", "", 0)
 		if err != nil || len(gs.Groups) != 2 || gs.Groups[0].Queue != "mail" || gs.Groups[1].Queue != "mail" {
 			t.Errorf("groups %+v, %v", gs, err)
@@ -180,6 +187,7 @@ func TestNobodySeesNothing(t *testing.T) {
 	note(d.Groups(ctx, by, "", "", 0))
 	qs, _, err := d.Queues(ctx, by, "", 0)
 	note(qs, err)
+	note(d.Queue(ctx, by, "mail"))
 	note(d.Policies(ctx, by))
 	note(d.Overview(ctx, by))
 	_, _, err = d.Count(ctx, by, "")

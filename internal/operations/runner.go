@@ -272,6 +272,7 @@ type Console interface {
 	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
 	Groups(ctx context.Context, c auth.Caller, query, after string, limit int) (inspect.GroupPage, error)
 	Queues(ctx context.Context, c auth.Caller, after string, limit int) ([]inspect.Queue, string, error)
+	Queue(ctx context.Context, c auth.Caller, name string) (inspect.QueueDetail, error)
 	Ledger(ctx context.Context, c auth.Caller, recount bool, after string, limit int) (inspect.Ledger, error)
 	Policies(ctx context.Context, c auth.Caller) ([]inspect.PolicyInForce, error)
 	AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error)

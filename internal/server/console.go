@@ -89,7 +89,7 @@ func (s *vhost) openActions() {
 		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage, follows: s.followers.follows},
 		Audit: s.audit, Policies: s.inForce.Policies, Decisions: &s.decisions, Log: s.Log,
 		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerURL: s.brokerAt,
-		Activity: &s.activity, Conditions: s.conditions.List, Notices: s.notices, Ready: s.conditions.Ready,
+		Activity: &s.activity, Conditions: s.conditions.All, Notices: s.notices, Ready: s.conditions.Ready,
 		Decoder: s.decoder, Way: s.inForce.Way,
 		Limits:    func(policy string) string { return s.policyLimits(policy).String() },
 		Recounted: s.recounted, Busy: s.scheduler.Busy, Throttle: s.throttleOf, Holds: s.conditions.Text,

@@ -162,14 +162,14 @@ func (s *server) pause(r *http.Request, c auth.Caller) (view, error) {
 	if err := s.console.PauseQueue(r.Context(), c, r.PostForm.Get("queue"), r.PostForm.Get("reason")); err != nil {
 		return view{}, err
 	}
-	return view{to: "/queues?did=pause&n=1"}, nil
+	return queueChanged(r, "pause"), nil
 }
 
 func (s *server) resume(r *http.Request, c auth.Caller) (view, error) {
 	if err := s.console.ResumeQueue(r.Context(), c, r.PostForm.Get("queue"), r.PostForm.Get("reason")); err != nil {
 		return view{}, err
 	}
-	return view{to: "/queues?did=resume&n=1"}, nil
+	return queueChanged(r, "resume"), nil
 }
 
 func (s *server) breaker(r *http.Request, c auth.Caller) (view, error) {
@@ -177,7 +177,16 @@ func (s *server) breaker(r *http.Request, c auth.Caller) (view, error) {
 	if err := s.console.Breaker(r.Context(), c, r.PostForm.Get("queue"), to, r.PostForm.Get("reason")); err != nil {
 		return view{}, err
 	}
-	return view{to: "/queues?" + url.Values{"did": {to}, "n": {"1"}}.Encode()}, nil
+	return queueChanged(r, to), nil
+}
+
+// queueChanged leads to the page on which a queue was changed.
+func queueChanged(r *http.Request, did string) view {
+	to := "/queues"
+	if r.PostForm.Get("back") != "" {
+		to = queueURL(r.PostForm.Get("queue"))
+	}
+	return view{to: to + "?" + url.Values{"did": {did}, "n": {"1"}}.Encode()}
 }
 
 func (s *server) noteGroup(r *http.Request, c auth.Caller) (view, error) {

@@ -40,6 +40,7 @@ var functions = template.FuncMap{
 	"found":     found,
 	"speed":     speed,
 	"split":     strings.Fields,
+	"query":     queryOf,
 
 	"hasPrefix": strings.HasPrefix,
 	"queryHelp": func() [][2]string { return queryHelp },
@@ -175,6 +176,8 @@ func found(decoder, text string) string {
 	}
 	return text
 }
+
+func queueURL(name string) string { return "/queues/" + url.PathEscape(name) }
 
 func messageURL(id string) string { return "/messages/" + url.PathEscape(id) }
 

@@ -66,6 +66,24 @@ func (s *server) queues(r *http.Request, c auth.Caller) (view, error) {
 	return view{template: "queues", title: "Queues", nav: "/queues", command: "redrive queues", data: d}, err
 }
 
+// queueData is the page of one queue.
+type queueData struct {
+	inspect.QueueDetail
+	Chart    chart
+	AtBroker []inspect.Column[inspect.AtBroker]
+}
+
+func (s *server) queue(r *http.Request, c auth.Caller) (view, error) {
+	name := r.PathValue("queue")
+	q, err := s.console.Queue(r.Context(), c, name)
+	if err != nil {
+		return view{}, err
+	}
+	d := queueData{QueueDetail: q, Chart: flowChart(q.Hour, time.Now()), AtBroker: inspect.BrokerColumns}
+	return view{template: "queue", title: "Queue " + short(60, name), nav: "/queues",
+		command: command("redrive", "queues", name), data: d}, nil
+}
+
 func (s *server) operations(r *http.Request, c auth.Caller) (view, error) {
 	ops, err := s.console.Operations(r.Context(), c)
 	return view{template: "operations", title: "Operations", nav: "/operations", command: "redrive ops list",

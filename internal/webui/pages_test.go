@@ -143,7 +143,7 @@ func attribute(n *html.Node, key string) string {
 
 // pages are those of a scene.
 func (s scene) pages() []string {
-	all := []string{"/", "/messages", "/messages?q=state%3Aparked", "/messages?q=-queue%3Aa", "/groups", "/queues", "/operations", "/policies", "/audit", "/health"}
+	all := []string{"/", "/messages", "/messages?q=state%3Aparked", "/messages?q=-queue%3Aa", "/groups", "/queues", "/queues/orders.capture", "/operations", "/policies", "/audit", "/health"}
 	for _, id := range s.shop.Has.IDs {
 		all = append(all, "/messages/"+id, "/messages/"+id+"/edit")
 	}

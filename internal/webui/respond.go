@@ -255,6 +255,7 @@ func (s *server) functions() template.FuncMap {
 		"asset":    func(name string) string { return s.at(assetURL(name)) },
 		"find":     func(pairs ...string) string { return s.at(findURL(pairs...)) },
 		"messages": func(query string) string { return s.at(messagesURL(query)) },
+		"queue":    func(name string) string { return s.at(queueURL(name)) },
 		"message":  func(id string) string { return s.at(messageURL(id)) },
 	})
 	return all

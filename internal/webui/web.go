@@ -122,6 +122,7 @@ func Routes(c operations.Console, o Options) map[string]http.Handler {
 		"GET /groups":                   s.groups,
 		"POST /groups/{id}/note":        s.noteGroup,
 		"GET /queues":                   s.queues,
+		"GET /queues/{queue}":           s.queue,
 		"POST /queues/pause":            s.pause,
 		"POST /queues/breaker":          s.breaker,
 		"POST /queues/resume":           s.resume,

@@ -27,6 +27,7 @@ var places = map[string][]string{
 	"GET /messages/{id}/edit": {"/messages/{order}/edit"},
 	"GET /groups":             {"/groups", "/groups?q=queue%3Anowhere", "/groups?q=staat%3Ax"},
 	"GET /queues":             {"/queues"},
+	"GET /queues/{queue}":     {"/queues/orders.capture", "/queues/stock.sync", "/queues/nothing"},
 	"GET /operations":         {"/operations"},
 	"GET /operations/{id}":    {"/operations/{running}", "/operations/{paused}"},
 	"GET /plans/{id}":         {"/plans/{plan}", "/plans/{blocked}"},

@@ -265,6 +265,10 @@ func (s *Shop) Groups(ctx context.Context, c auth.Caller, q, after string, limit
 	return gated(ctx, s, func() (inspect.GroupPage, error) { return s.Inspector.Groups(ctx, c, q, after, limit) })
 }
 
+func (s *Shop) Queue(ctx context.Context, c auth.Caller, name string) (inspect.QueueDetail, error) {
+	return gated(ctx, s, func() (inspect.QueueDetail, error) { return s.Inspector.Queue(ctx, c, name) })
+}
+
 func (s *Shop) Queues(ctx context.Context, c auth.Caller, after string, limit int) ([]inspect.Queue, string, error) {
 	if err := s.gate(ctx); err != nil {
 		return nil, "", err
