@@ -63,7 +63,7 @@ type VerbInfo struct {
 // Verbs are all verbs.
 var Verbs = []VerbInfo{
 	{
-		Verb: Replay, Title: "Replay", One: "message is retried", More: "messages are retried",
+		Verb: Replay, Title: "Replay", One: "message will be retried", More: "messages will be retried",
 		Role: auth.Operator, Event: retry.Replayed, Publishes: true, Timed: true,
 		Before:  "Each goes to the tail of its own queue. Parked ones start again at attempt 1.",
 		Offered: []string{inspect.Waiting, inspect.Parked},

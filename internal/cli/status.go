@@ -69,10 +69,8 @@ func health(w io.Writer, st inspect.Overview, now time.Time) {
 	switch {
 	case !st.Ready && len(st.Conditions) == 0:
 		fmt.Fprintln(w, "not ready")
-	case st.Ready && len(st.Conditions) == 0:
-		fmt.Fprintln(w, "ready: nothing is wrong")
 	case st.Ready:
-		fmt.Fprintln(w, "ready")
+		fmt.Fprintln(w, strings.TrimSuffix("ready: "+st.Verdict, ": ")) // an earlier service says none
 	}
 	for _, c := range st.Conditions {
 		line := c.String()

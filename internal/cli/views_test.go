@@ -321,14 +321,16 @@ func TestStatusSaysReadyAsTheServiceDoes(t *testing.T) {
 		want  string
 	}{
 		{true, nil, "ready: nothing is wrong\n"},
-		{true, []condition.Condition{queue}, "ready\nqueue orders: no such queue\n"},
+		{true, []condition.Condition{queue}, "ready: 1 thing is wrong\nqueue orders: no such queue\n"},
 		{false, []condition.Condition{intake}, "not ready: intake: not connected\n"},
 		{false, []condition.Condition{intake, queue}, "not ready: intake: not connected\nqueue orders: no such queue\n"},
 		{false, nil, "not ready\n"}, // to callers without permission to know why
 	} {
 		var b strings.Builder
 		r := inspect.Replica{ID: "one", Beat: time.Now(), Ready: c.ready, Conditions: c.holds}
-		status(&b, inspect.Overview{Since: time.Now(), Ready: c.ready, Conditions: c.holds, Replicas: []inspect.Replica{r}}, time.Now())
+		verdict := []string{"nothing is wrong", "1 thing is wrong", "2 things are wrong"}[len(c.holds)]
+		status(&b, inspect.Overview{Since: time.Now(), Ready: c.ready, Verdict: verdict, Conditions: c.holds, Replicas: []inspect.Replica{r}},
+			time.Now())
 		_, said, _ := strings.Cut(b.String(), "\n")
 		if !strings.HasPrefix(said, c.want) || strings.Count(b.String(), "not ready") != map[bool]int{true: 0, false: 2}[c.ready] {
 			t.Errorf("ready %v, %q: it says %q, want %q", c.ready, c.holds, said, c.want)
@@ -592,7 +594,7 @@ func TestAReplayIsFollowedUntilItIsKnownWhatFailedAgain(t *testing.T) {
 				t.Errorf("with --settled=%t it took %s", settled, took)
 			}
 			wants := []string{
-				"10 messages are retried\n", "  3 failed again in orders: no stock",
+				"10 messages will be retried\n", "  3 failed again in orders: no stock",
 				"  1 failed again with other errors\n",
 				"sent 10: failed again 4, not seen since 6; still here 0\n",
 			}

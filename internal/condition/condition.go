@@ -244,7 +244,7 @@ func (s *Set) List() []Condition { return Listed(s.All()) }
 // Listed sorts conditions by name. It keeps at most maxOfQueues conditions of queues, and adds one that
 // counts the others.
 func Listed(all []Condition) []Condition {
-	var others, queues []Condition
+	others, queues := []Condition{}, []Condition{}
 	var last *Condition
 	n := 0
 	for _, c := range all {
@@ -263,7 +263,7 @@ func Listed(all []Condition) []Condition {
 		}
 	}
 	slices.SortFunc(queues, compare)
-	listed := slices.Concat(others, queues[:min(maxOfQueues, len(queues))])
+	listed := append(others, queues[:min(maxOfQueues, len(queues))]...)
 	slices.SortFunc(listed, compare)
 	if n > maxOfQueues {
 		more := fmt.Sprintf("%d more have problems", n-maxOfQueues)

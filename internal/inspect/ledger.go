@@ -35,7 +35,7 @@ var LedgerColumns = []Column[LedgerLine]{
 	{Field: "Expired", Help: "Of those discarded or forgotten: their retention was over"},
 	{Head: "In RabbitMQ", Field: "Delayed", Help: "Delayed: they wait, or waited, in RabbitMQ"},
 	{Field: "Dropped", Help: "Their policy discards them at once"}, {Field: "Moved"},
-	{Field: "Off", Help: "Messages that came in and are in no other column; negative: too many"},
+	{Head: "Unaccounted", Field: "Off", Help: "Messages that came in and are in no other column; negative: too many"},
 }
 
 // Ledger counts all messages by what became of them.

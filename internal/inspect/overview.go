@@ -3,6 +3,7 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +23,8 @@ type Overview struct {
 	Broker     string                `json:"broker" doc:"Where RabbitMQ is, without the password."`
 	ReadOnly   bool                  `json:"read_only"`
 	Ready      bool                  `json:"ready" doc:"As /readyz says."`
+	Well       bool                  `json:"well" doc:"Nothing is wrong, as far as the caller sees."`
+	Verdict    string                `json:"verdict" doc:"What to know first, in a line."`
 	Conditions []condition.Condition `json:"conditions" doc:"What is wrong or makes messages wait, also by queue."`
 	Notices    []string              `json:"notices,omitempty" doc:"What a person should see to; it stops nothing."`
 	Waiting    int64                 `json:"waiting"`
@@ -29,6 +32,8 @@ type Overview struct {
 	Discarded  int64                 `json:"discarded"`
 	Oldest     *time.Time            `json:"oldest,omitempty" doc:"When the message that is due next last failed."`
 	NextDue    *time.Time            `json:"next_due,omitempty"`
+	LastFailed *time.Time            `json:"last_failed,omitempty" doc:"When a message last failed, of those kept here."`
+	Groups     []Group               `json:"groups" doc:"The error groups with the most messages."`
 	PerMinute  Flow                  `json:"per_minute" doc:"In the last minute."`
 	Hour       []Flow                `json:"hour" doc:"Each of the last 60 minutes, the current one last."`
 	Calendar   []Slot                `json:"calendar" doc:"Upcoming retries, by time, in the next hours."`
@@ -59,7 +64,7 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 	now := in.Now()
 	o := Overview{Replicas: in.replicasFor(by), Version: in.Version, Since: in.Since, Now: now, ReadOnly: in.ReadOnly ||
 		by.ReadOnly,
-		Ready: in.IsReady(), Conditions: in.ConditionsFor(by), Hour: []Flow{}, Queues: shown,
+		Ready: in.IsReady(), Conditions: in.ConditionsFor(by), Hour: []Flow{}, Groups: []Group{}, Queues: shown,
 		MoreQueues: len(s.counts) - len(shown)}
 	if in.BrokerURL != nil {
 		o.Broker = in.BrokerURL()
@@ -85,11 +90,56 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 		o.Queues, o.Calendar = []Queue{}, []Slot{}
 		o.Conditions = append(o.Conditions,
 			condition.Condition{Kind: condition.Unread, Text: unread.Error(), Since: now, NotReady: true})
+		o.judge()
 		return o, nil
 	}
-	var err error
+	groups, err := in.groupsSeen(ctx, by)
+	if err != nil {
+		return o, err
+	}
+	for _, g := range groups {
+		if o.LastFailed == nil || g.Last.After(*o.LastFailed) {
+			o.LastFailed = &g.Last
+		}
+	}
+	slices.SortFunc(groups, func(a, b store.GroupCount) int { return placeOf(&a).compare(placeOf(&b)) })
+	for _, g := range groups[:min(maxOverviewGroups, len(groups))] {
+		o.Groups = append(o.Groups, shownGroup(&g))
+	}
+	o.judge()
 	o.Calendar, err = in.calendarOf(ctx, by, s.counts, now)
 	return o, err
+}
+
+// maxOverviewGroups is how many error groups the overview has.
+const maxOverviewGroups = 5
+
+// judge says what a person on call should know first; page, API and command line show it.
+func (o *Overview) judge() {
+	held := 0
+	for _, q := range o.Queues {
+		if q.HeldBack() {
+			held++
+		}
+	}
+	switch wrong, parked := len(o.Conditions), o.PerMinute.Parked; {
+	case !o.Ready && wrong == 0:
+		o.Verdict = "not ready"
+	case wrong == 1:
+		o.Verdict = "1 thing is wrong"
+	case wrong > 1:
+		o.Verdict = fmt.Sprintf("%d things are wrong", wrong)
+	case held == 1:
+		o.Verdict = "retries of 1 queue are held back"
+	case held > 1:
+		o.Verdict = fmt.Sprintf("retries of %d queues are held back", held)
+	case parked == 1:
+		o.Verdict = "1 message was parked in the last minute"
+	case parked > 1:
+		o.Verdict = fmt.Sprintf("%d messages were parked in the last minute", parked)
+	default:
+		o.Verdict, o.Well = "nothing is wrong", true
+	}
 }
 
 // ConditionsFor returns those that hold now, without those of queues that the caller does not see.

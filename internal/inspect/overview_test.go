@@ -229,6 +229,47 @@ func TestOverview(t *testing.T) {
 	})
 }
 
+// With five messages parked in the last minute, or a queue that a person has paused, not all is well.
+func TestTheVerdict(t *testing.T) {
+	d := newDesk(memstore.New())
+	flow := &happened{}
+	d.Activity, d.Ready = flow, func() bool { return true }
+	says := func(by auth.Caller, want string) {
+		t.Helper()
+		o, err := d.Overview(ctx, by)
+		must(t, err)
+		if o.Verdict != want || o.Well != (want == "nothing is wrong") {
+			t.Errorf("it says %q, well: %t, want %q", o.Verdict, o.Well, want)
+		}
+	}
+	all, limited := caller(auth.Viewer), caller(auth.Viewer, "mail")
+	d.add(t, record("orders", store.Parked, "x"))
+	says(all, "nothing is wrong")
+	flow.minute.Parked = 5
+	says(all, "5 messages were parked in the last minute")
+	says(limited, "nothing is wrong")
+	d.throttle = &inspect.ThrottleView{State: "open"}
+	says(all, "retries of 1 queue are held back")
+	d.throttle = nil
+	d.Conditions = func() []condition.Condition {
+		return []condition.Condition{{Kind: condition.Unreachable, Queue: "orders", Text: "gone"}}
+	}
+	says(all, "1 thing is wrong")
+	says(limited, "nothing is wrong")
+	d.Ready = func() bool { return false }
+	says(limited, "not ready")
+}
+
+// happened is what happened in the last minute to the queue orders.
+type happened struct {
+	activity
+	minute inspect.Flow
+}
+
+func (r *happened) Minute(string, time.Time) inspect.Flow { return r.minute }
+
+func (r *happened) Queues() []string { return []string{"orders"} }
+
 // The page of a queue has what is due first, its groups, its policy and its own conditions; it has those of a queue of
 // which nothing failed yet, too.
 func TestOneQueue(t *testing.T) {

@@ -46,6 +46,12 @@ type QueuePause struct {
 	Reason string    `json:"reason,omitempty"`
 }
 
+// HeldBack reports whether due messages are not retried, or not all: by a person, by the queue's breaker, without
+// consumers, or because they cannot be published.
+func (q *Queue) HeldBack() bool {
+	return q.Pause != nil || q.Unreachable != "" || q.Throttle.KeepsBack()
+}
+
 // AtBroker is a queue as RabbitMQ has it.
 type AtBroker struct {
 	Exists    bool   `json:"exists"`

@@ -177,7 +177,7 @@ type overviewData struct {
 	Chart     chart
 	Slots     []slot
 	Failing   []inspect.Queue // those with the most trouble first
-	Throttled []inspect.Queue // those whose breaker, or lack of consumers, keeps messages back
+	HeldBack  []inspect.Queue // those whose retries are held back
 	Adoptable []operations.DeadLetterQueue
 }
 
@@ -227,16 +227,16 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 		d.Slots = append(d.Slots, slot{sl, 100 * float64(sl.Count) / float64(max(most, 1))})
 	}
 	for _, q := range o.Queues {
-		if q.Throttle.KeepsBack() {
-			d.Throttled = append(d.Throttled, q)
+		if q.HeldBack() {
+			d.HeldBack = append(d.HeldBack, q)
 		}
 		if q.Failed > 0 || q.Waiting > 0 || q.Parked > 0 || q.Unreachable != "" || q.Pause != nil {
 			d.Failing = append(d.Failing, q)
 		}
 	}
 	d.Conditions = slices.DeleteFunc(o.Conditions, func(c condition.Condition) bool { // these it shows apart
-		return (c.Kind == condition.Breaker || c.Kind == condition.NoConsumer) &&
-			slices.ContainsFunc(d.Throttled, func(q inspect.Queue) bool { return q.Name == c.Queue })
+		return (c.Kind == condition.Breaker || c.Kind == condition.NoConsumer || c.Kind == condition.Unreachable) &&
+			slices.ContainsFunc(d.HeldBack, func(q inspect.Queue) bool { return q.Name == c.Queue })
 	})
 	slices.SortStableFunc(d.Failing, func(a, b inspect.Queue) int {
 		return cmp.Or(cmp.Compare(b.Failed, a.Failed), cmp.Compare(b.Parked, a.Parked),

@@ -626,7 +626,7 @@ func TestThePageShowsTheLedger(t *testing.T) {
 	_, table, _ := strings.Cut(page, `id="ledger"`)
 	table, _, _ = strings.Cut(table, "</table>")
 	got := strings.Fields(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(strings.NewReplacer("</th>", " ", "</td>", " ").Replace(table), ""))
-	want := "Queue In Retried Forwarded Waiting Parked Discarded In RabbitMQ Dropped Off orders 1 2 3 4 5 13 8 9 -11"
+	want := "Queue In Retried Forwarded Waiting Parked Discarded In RabbitMQ Dropped Unaccounted orders 1 2 3 4 5 13 8 9 -11"
 	if !strings.HasSuffix(strings.Join(got, " "), want) {
 		t.Errorf("the ledger is %q, want %s", got, want)
 	}

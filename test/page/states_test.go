@@ -101,7 +101,7 @@ func TestEachPageIsForEverybody(t *testing.T) {
 			b.open(path)
 		} else {
 			b.open(path + "?did=replay&n=3")
-			b.says("#did", "3 messages are retried")
+			b.says("#did", "3 messages will be retried")
 		}
 		unfolded(path)
 	}

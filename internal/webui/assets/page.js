@@ -131,15 +131,26 @@
   // A part is only drawn anew while nobody is in it: what is under the cursor, has
   // the focus, or is unfolded stays as it is.
   const busy = (e) => e.matches(":hover") || e.contains(document.activeElement) || e.querySelector("details[open]:not(.numbers)") || (getSelection().rangeCount && !getSelection().isCollapsed && e.contains(getSelection().anchorNode));
+  // The numbers may be old though the connection is up: the service answers with an error, or the session has ended.
+  const outdated = (on) => {
+    $("outdated").hidden = !on;
+    if (on) say("What is shown is from before");
+    else if (!lost && !paused && live.dataset.state === "old") state("live", "Live");
+    if (on) state("old", "Not up to date");
+  };
   const refresh = async () => {
     const parts = all("[data-refresh]");
     if (!parts.length) return;
     let page;
     try {
       const answer = await fetch(location.href, { headers: { "X-Refresh": "1" } });
-      if (!answer.ok || answer.redirected) return;
+      if (!answer.ok || answer.redirected) throw new Error(answer.status);
       page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    } catch { return; }
+    } catch {
+      if (!paused && !lost) outdated(true);
+      return;
+    }
+    outdated(false);
     for (const old of parts) {
       const fresh = page.getElementById(old.id);
       if (!fresh || busy(old) || paused) continue;
