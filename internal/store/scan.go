@@ -221,11 +221,3 @@ func ReadGroup(id errorgroup.ID, b []byte) (errorgroup.Group, error) {
 	}
 	return g, nil
 }
-
-// Minute converts minutes since 1970 to a time; 0 to the zero time.
-func Minute(n int64) time.Time {
-	if n == 0 {
-		return time.Time{}
-	}
-	return time.Unix(n*60, 0)
-}

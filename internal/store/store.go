@@ -5,6 +5,7 @@
 //	record.go  a failed message and what Redrive knows of it; its key and its lane
 //	change.go  people's actions: records and the side table, in one step
 //	scan.go    searches of records, groups and past failures
+//	tally.go   the counts of a group, its failures by hour
 //	codec.go   a record as bytes
 //
 // A store knows no policies and no broker, and callers pass the time: its only clock is that of

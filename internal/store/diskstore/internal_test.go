@@ -209,18 +209,18 @@ func TestTalliesMergeInAnyOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var pieces [][]byte
-		whole := new(tally)
+		var whole store.Tally
 		for range rapid.IntRange(1, 12).Draw(t, "n") {
-			var one tally
-			one.kept[rapid.IntRange(1, 3).Draw(t, "state")] = rapid.Int64Range(-5, 5).Draw(t, "more")
+			var one store.Tally
+			one.Kept[rapid.IntRange(1, 3).Draw(t, "state")] = rapid.Int64Range(-5, 5).Draw(t, "more")
 			for range rapid.IntRange(0, 3).Draw(t, "failures") {
 				minute := 500_000*60 + rapid.Int64Range(0, 60*60).Draw(t, "minute")
-				one.seen(minute)
-				one.hours.add(minute/60, 1)
-				one.reasons |= 1 << rapid.IntRange(0, 7).Draw(t, "reason")
+				one.Seen(minute)
+				one.Hours.Add(minute/60, 1)
+				one.Reasons |= 1 << rapid.IntRange(0, 7).Draw(t, "reason")
 			}
-			whole.add(&one)
-			pieces = append(pieces, one.append(nil))
+			whole.Add(&one)
+			pieces = append(pieces, one.Append(nil))
 		}
 		// Two neighbours at a time, as compactions do.
 		for len(pieces) > 1 {
@@ -232,7 +232,7 @@ func TestTalliesMergeInAnyOrder(t *testing.T) {
 			pieces = append(pieces[:i+1], pieces[i+2:]...)
 			pieces[i] = both
 		}
-		if want := whole.append(nil); string(want) != string(pieces[0]) {
+		if want := whole.Append(nil); string(want) != string(pieces[0]) {
 			t.Fatalf("merged %x, counted %x", pieces[0], want)
 		}
 	})

@@ -442,11 +442,11 @@ func (m *merged) end() error {
 // not in the index, so all those of these queues must be read.
 func waitingOf(snap *pebble.Snapshot, ids []errorgroup.ID) (queues []string, err error) {
 	for _, id := range ids {
-		var t tally
-		if err := withValue(snap, tallyKey(id), t.addFrom); err != nil {
+		var t store.Tally
+		if err := withValue(snap, tallyKey(id), t.AddFrom); err != nil {
 			return nil, err
 		}
-		if t.kept[store.Waiting] == 0 {
+		if t.Kept[store.Waiting] == 0 {
 			continue
 		}
 		err := withValue(snap, groupInfoKey(id), func(value []byte) error {

@@ -231,3 +231,10 @@ func (s *sum) MergeOlder(v []byte) error { return s.MergeNewer(v) }
 func (s *sum) Finish(bool) ([]byte, io.Closer, error) {
 	return binary.AppendVarint(nil, int64(*s)), nil, nil
 }
+
+type tally struct{ store.Tally }
+
+func (t *tally) MergeNewer(v []byte) error { return t.AddFrom(v) }
+func (t *tally) MergeOlder(v []byte) error { return t.AddFrom(v) }
+
+func (t *tally) Finish(bool) ([]byte, io.Closer, error) { return t.Append(nil), nil, nil }

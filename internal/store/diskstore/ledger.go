@@ -265,7 +265,7 @@ type groups struct {
 
 type groupState struct {
 	errorgroup.Group
-	tally
+	store.Tally
 	stored bool // what its members share is on disk
 	users  int  // running changes that count in it
 }
@@ -291,7 +291,7 @@ func (g *groups) add(s *groupState) {
 	}
 }
 
-func (s *groupState) inUse() bool { return s.any() || s.users > 0 }
+func (s *groupState) inUse() bool { return s.Any() || s.users > 0 }
 
 // isOther reports whether the group is a queue's other errors.
 func (s *groupState) isOther() bool { return s.ID == errorgroup.Other(s.Queue, 0).ID }
@@ -307,7 +307,7 @@ func (s *Store) GroupOf(r *store.Record) errorgroup.ID {
 // grouped is a group that a change counts in.
 type grouped struct {
 	*groupState
-	more tally
+	more store.Tally
 }
 
 // group returns the group in which to count a record that is put or removed. Most records of a
@@ -331,18 +331,6 @@ func (c *writeBatch) group(r *store.Record) *grouped {
 	return g
 }
 
-// failed counts a failure.
-func (g *grouped) failed(at time.Time, now time.Time) {
-	if at.After(now) { // a wrong clock
-		at = now
-	}
-	if at.Unix() <= 0 {
-		return // unknown
-	}
-	g.more.seen(at.Unix() / 60)
-	g.more.hours.add(at.Unix()/3600, 1)
-}
-
 // writeGroups adds the counts of groups to the batch.
 func (c *writeBatch) writeGroups() error {
 	for s, g := range c.groups {
@@ -351,7 +339,8 @@ func (c *writeBatch) writeGroups() error {
 				return err
 			}
 		}
-		if c.value = g.more.append(c.value[:0]); !g.more.nothing() {
+		if g.more != (store.Tally{}) {
+			c.value = g.more.Append(c.value[:0])
 			if err := c.batch.Merge(tallyKey(s.ID), c.value, nil); err != nil {
 				return err
 			}
@@ -365,7 +354,7 @@ func (c *writeBatch) counted() {
 	c.s.groups.mu.Lock()
 	defer c.s.groups.mu.Unlock()
 	for s, g := range c.groups {
-		s.tally.add(&g.more)
+		s.Tally.Add(&g.more)
 		s.stored = true
 	}
 }
@@ -392,7 +381,7 @@ func (g *groups) sweep(db *pebble.DB, now time.Time) error {
 	b := db.NewBatch()
 	defer b.Close()
 	for id, s := range g.known {
-		if s.inUse() || s.seenWithinADay(now) {
+		if s.users > 0 || s.Listed(now) {
 			continue
 		}
 		if err := errors.Join(b.Delete(groupInfoKey(id), nil), b.Delete(tallyKey(id), nil)); err != nil {
@@ -405,8 +394,6 @@ func (g *groups) sweep(db *pebble.DB, now time.Time) error {
 	}
 	return b.Commit(pebble.NoSync)
 }
-
-func (s *groupState) seenWithinADay(now time.Time) bool { return s.last > now.Unix()/60-24*60 }
 
 // load reads all groups.
 func (g *groups) load(db *pebble.DB) error {
@@ -425,7 +412,7 @@ func (g *groups) load(db *pebble.DB) error {
 		if s == nil {
 			return fmt.Errorf("key %x: nothing tells which group it counts: %w", key, pebble.ErrCorruption)
 		}
-		if err := s.tally.addFrom(value); err != nil {
+		if err := s.AddFrom(value); err != nil {
 			return fmt.Errorf("key %x: %w", key, err)
 		}
 		return nil
@@ -443,11 +430,8 @@ func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 	defer s.groups.mu.Unlock()
 	var counts []store.GroupCount
 	for _, g := range s.groups.known {
-		if g.any() || g.seenWithinADay(now) {
-			counts = append(counts, store.GroupCount{Group: g.Group, Note: notes[g.ID.String()],
-				Waiting: g.kept[store.Waiting], Parked: g.kept[store.Parked], Discarded: g.kept[store.Discarded],
-				First: store.Minute(g.first), Last: store.Minute(g.last), Hours: g.hours.upTo(now.Unix() / 3600),
-				Reasons: g.reasons})
+		if g.Listed(now) {
+			counts = append(counts, g.Count(g.Group, notes[g.ID.String()], now))
 		}
 	}
 	return counts, nil

@@ -62,9 +62,9 @@ func (c *writeBatch) put(key []byte, r *store.Record) (err error) {
 func (c *writeBatch) enter(key []byte, r *store.Record) error {
 	c.count(store.Column(r.State), r.Queue, 1)
 	g := c.group(r)
-	g.more.reasons |= store.ReasonsOf(r.Reason)
-	if g.more.kept[r.State]++; c.fails {
-		g.failed(r.FailedAt, c.began)
+	g.more.Reasons |= store.ReasonsOf(r.Reason)
+	if g.more.Kept[r.State]++; c.fails {
+		g.more.Failed(r.FailedAt, c.began)
 	}
 	// Waiting records, which come and go by the thousand, are not in the group index.
 	if r.State != store.Waiting {
@@ -98,7 +98,7 @@ func (c *writeBatch) remove(key []byte, r *store.Record, moved bool) error {
 	c.count(store.Column(r.State), r.Queue, -1)
 	c.deleted += uint64(len(r.Message.Body) + recordOverhead)
 	g := c.group(r)
-	g.more.kept[r.State]--
+	g.more.Kept[r.State]--
 	if r.State != store.Waiting {
 		if err := c.batch.Delete(groupIndexKey(g.ID, r.State, key), nil); err != nil {
 			return err

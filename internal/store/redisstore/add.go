@@ -92,7 +92,7 @@ func (b *batch) add(s *Store, records []*store.Record, failed bool) error {
 			return err
 		}
 		if failed {
-			saw.failed(r.FailedAt, now)
+			saw.Failed(r.FailedAt, now)
 			if r.NewlyParked() {
 				as := r.EverParked()
 				b.records[len(b.records)-4] = columns[as:as+1] + r.Queue
@@ -103,7 +103,7 @@ func (b *batch) add(s *Store, records []*store.Record, failed bool) error {
 }
 
 // put adds a record, and returns the change of its group.
-func (b *batch) put(s *Store, r *store.Record) (*groupChange, error) {
+func (b *batch) put(s *Store, r *store.Record) (*knownGroup, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (b *batch) put(s *Store, r *store.Record) (*groupChange, error) {
 	b.size += len(v)*5/4 + overhead
 	b.records = append(b.records, place(r), micros(r), idText(r.ID), rueidis.BinaryString(v))
 	saw := b.groups.of(g)
-	saw.reasons |= store.ReasonsOf(r.Reason)
+	saw.Reasons |= store.ReasonsOf(r.Reason)
 	return saw, nil
 }
 

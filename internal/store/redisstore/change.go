@@ -270,7 +270,7 @@ func (c *change) keep(t *lockedRecord, was, r *store.Record, g groupID) error {
 	if into := r.Group(); into.ID != was.Group().ID {
 		into = c.s.groups.of(r)
 		g = into.ID
-		c.add.groups.of(into).reasons |= store.ReasonsOf(r.Reason)
+		c.add.groups.of(into).Reasons |= store.ReasonsOf(r.Reason)
 	}
 	v, err := value(g, r)
 	if err != nil {

@@ -104,11 +104,8 @@ type groups struct {
 
 type knownGroup struct {
 	errorgroup.Group
-	failureTimes
-	kept [store.Discarded + 1]int64
+	store.Tally
 }
-
-func (k *knownGroup) any() bool { return k.kept != [len(k.kept)]int64{} }
 
 // of returns the group in which to count a new record. There may be a few groups more than the
 // limit, since other processes learn of new ones within a minute.
@@ -122,13 +119,13 @@ func (g *groups) of(r *store.Record) errorgroup.Group {
 			g.ordinary++
 		}
 	}
-	g.known[of.ID].kept[r.State]++
+	g.known[of.ID].Kept[r.State]++
 	return of
 }
 
 func (g *groups) find(id groupID) (known, inUse bool) {
 	k := g.known[id]
-	return k != nil, k != nil && k.any()
+	return k != nil, k != nil && k.Any()
 }
 
 // learn replaces the known groups. The caller holds mu.
@@ -160,81 +157,49 @@ func (s *Store) GroupOf(r *store.Record) errorgroup.ID {
 	return store.GroupFor(s.groups.own(r), s.groups.find, true).ID
 }
 
-// failureTimes has the times and reasons of a group's failures.
-type failureTimes struct {
-	first, last int64 // minutes since 1970; 0 when there was none
-	hours       map[int64]int64
-	reasons     store.Reasons
-}
+// groupChanges are the failures that a change adds to groups.
+type groupChanges map[groupID]*knownGroup
 
-// groupChanges is what a change adds to groups.
-type groupChanges map[groupID]*groupChange
-
-type groupChange struct {
-	errorgroup.Group
-	failureTimes
-}
-
-func (all groupChanges) of(g errorgroup.Group) *groupChange {
+func (all groupChanges) of(g errorgroup.Group) *knownGroup {
 	if all[g.ID] == nil {
-		all[g.ID] = &groupChange{Group: g, failureTimes: failureTimes{hours: map[int64]int64{}}}
+		all[g.ID] = &knownGroup{Group: g}
 	}
 	return all[g.ID]
-}
-
-// failed counts a failure.
-func (f *failureTimes) failed(at, now time.Time) {
-	if at.After(now) { // a wrong clock
-		at = now
-	}
-	if at.Unix() <= 0 {
-		return // unknown
-	}
-	f.at(at.Unix() / 60)
-	f.hours[at.Unix()/3600]++
-}
-
-func (f *failureTimes) at(minute int64) {
-	if minute != 0 && (f.first == 0 || minute < f.first) {
-		f.first = minute
-	}
-	f.last = max(f.last, minute)
 }
 
 // args returns the arguments of notegroups in lua/records.lua.
 func (all groupChanges) args() []string {
 	args := []string{itoa(len(all))}
 	for id, s := range all {
-		args = append(args, string(id[:]), string(store.AppendGroup(nil, s.Group)), itoa(int(s.reasons)), itoa(s.first),
-			itoa(s.last), itoa(len(s.hours)))
-		for hour, n := range s.hours {
-			args = append(args, itoa(hour), itoa(n))
+		var hours []string
+		for hour, n := range s.Hours.All() {
+			hours = append(hours, itoa(hour), itoa(n))
 		}
+		args = append(args, string(id[:]), string(store.AppendGroup(nil, s.Group)), itoa(int(s.Reasons)), itoa(s.First),
+			itoa(s.Last), itoa(len(hours)/2))
+		args = append(args, hours...)
 	}
 	return args
 }
 
 // read adds what notegroups wrote.
-func (f *failureTimes) read(text string) error {
+func (k *knownGroup) read(text string) error {
 	fields := strings.Fields(text)
 	if len(fields) < 3 {
 		return fmt.Errorf("a group's times are %q", text)
 	}
 	first, _ := strconv.ParseInt(fields[0], 10, 64)
 	last, _ := strconv.ParseInt(fields[1], 10, 64)
-	f.at(first)
-	f.at(last)
-	f.reasons |= store.Reasons(number(fields[2]))
+	k.Seen(first)
+	k.Seen(last)
+	k.Reasons |= store.Reasons(number(fields[2]))
 	for _, field := range fields[3:] {
 		hour, n, _ := strings.Cut(field, ":")
 		at, err := strconv.ParseInt(hour, 10, 64)
 		if err != nil {
 			return fmt.Errorf("a group's times are %q", text)
 		}
-		if f.hours == nil {
-			f.hours = map[int64]int64{}
-		}
-		f.hours[at] += int64(number(n))
+		k.Hours.Add(at, int64(number(n)))
 	}
 	return nil
 }
@@ -251,7 +216,7 @@ func (g *groups) refresh(ctx context.Context, s *Store) error {
 	if hour := now.Unix() / 3600; hour != g.swept {
 		g.swept = hour
 		for id, k := range all {
-			if !k.any() && !k.withinADay(now) {
+			if !k.Listed(now) {
 				old = append(old, string(id[:]))
 				delete(all, id)
 			}
@@ -259,7 +224,7 @@ func (g *groups) refresh(ctx context.Context, s *Store) error {
 	}
 	g.learn(all)
 	g.mu.Unlock()
-	return s.ungroup(ctx, aDayBefore(now), old)
+	return s.ungroup(ctx, store.ADayBefore(now), old)
 }
 
 // ungroup forgets those of the old groups that have not failed since.
@@ -271,11 +236,6 @@ func (s *Store) ungroup(ctx context.Context, since int64, old []string) error {
 	}
 	return nil
 }
-
-func (f *failureTimes) withinADay(now time.Time) bool { return f.last > aDayBefore(now) }
-
-// aDayBefore returns minutes since 1970.
-func aDayBefore(now time.Time) int64 { return now.Unix()/60 - 24*60 }
 
 // readGroups reads all groups with their counts.
 func (s *Store) readGroups(ctx context.Context) (map[groupID]*knownGroup, error) {
@@ -320,7 +280,7 @@ func addGroup(all map[groupID]*knownGroup, what int, field, value string) error 
 	case 1:
 		n, err := strconv.ParseInt(value, 10, 64)
 		if state := strings.Index(letters, field[:1]); state > 0 {
-			k.kept[state] += n
+			k.Kept[state] += n
 		}
 		return err
 	default:
@@ -346,16 +306,9 @@ func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 	now := time.Now()
 	var counts []store.GroupCount
 	for _, k := range all {
-		if !k.any() && !k.withinADay(now) {
-			continue
+		if k.Listed(now) {
+			counts = append(counts, k.Count(k.Group, notes[k.ID.String()], now))
 		}
-		c := store.GroupCount{Group: k.Group, Note: notes[k.ID.String()], Waiting: k.kept[store.Waiting],
-			Parked: k.kept[store.Parked], Discarded: k.kept[store.Discarded],
-			First: store.Minute(k.first), Last: store.Minute(k.last), Reasons: k.reasons}
-		for i := range c.Hours {
-			c.Hours[i] = k.hours[now.Unix()/3600-23+int64(i)]
-		}
-		counts = append(counts, c)
 	}
 	s.groups.mu.Lock()
 	defer s.groups.mu.Unlock()

@@ -1,0 +1,156 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/errorgroup"
+)
+
+// Tally counts the messages of a group, or what a change adds to them.
+type Tally struct {
+	Kept        [Discarded + 1]int64
+	First, Last int64 // failures, in minutes since 1970; 0 when there was none
+	Hours       Hours
+	Reasons     Reasons
+}
+
+// Hours counts failures in each of the 24 hours up to the newest; n is indexed by the hour
+// modulo 24.
+type Hours struct {
+	newest int64
+	n      [24]int64
+}
+
+// Add counts n failures in an hour since 1970.
+func (h *Hours) Add(hour, n int64) {
+	if n == 0 || hour <= h.newest-24 {
+		return
+	}
+	for ; h.newest < hour; h.newest++ {
+		if h.newest < hour-24 {
+			h.newest = hour - 24
+		}
+		h.n[(h.newest+1)%24] = 0
+	}
+	h.n[hour%24] += n
+}
+
+// All iterates over the hours with failures, the newest first.
+func (h *Hours) All() iter.Seq2[int64, int64] {
+	return func(yield func(hour, n int64) bool) {
+		for hour := h.newest; hour > h.newest-24 && hour > 0; hour-- {
+			if n := h.n[hour%24]; n != 0 && !yield(hour, n) {
+				return
+			}
+		}
+	}
+}
+
+// Add adds o.
+func (t *Tally) Add(o *Tally) {
+	for state, n := range o.Kept {
+		t.Kept[state] += n
+	}
+	t.Seen(o.First)
+	t.Seen(o.Last)
+	t.Reasons |= o.Reasons
+	for hour, n := range o.Hours.All() {
+		t.Hours.Add(hour, n)
+	}
+}
+
+// Seen extends First to Last by a minute; 0 is none.
+func (t *Tally) Seen(minute int64) {
+	if minute != 0 && (t.First == 0 || minute < t.First) {
+		t.First = minute
+	}
+	if minute != 0 && (t.Last == 0 || minute > t.Last) {
+		t.Last = minute
+	}
+}
+
+// Failed counts a failure.
+func (t *Tally) Failed(at, now time.Time) {
+	if at.After(now) { // a wrong clock
+		at = now
+	}
+	if at.Unix() <= 0 {
+		return // unknown
+	}
+	t.Seen(at.Unix() / 60)
+	t.Hours.Add(at.Unix()/3600, 1)
+}
+
+// Any reports whether a message is kept.
+func (t *Tally) Any() bool { return t.Kept != [len(t.Kept)]int64{} }
+
+// Listed reports whether Groups lists the group: a message is kept, or one failed within a day.
+func (t *Tally) Listed(now time.Time) bool { return t.Any() || t.Last > ADayBefore(now) }
+
+// ADayBefore returns minutes since 1970.
+func ADayBefore(now time.Time) int64 { return now.Unix()/60 - 24*60 }
+
+// Count returns the GroupCount of a group.
+func (t *Tally) Count(g errorgroup.Group, note string, now time.Time) GroupCount {
+	c := GroupCount{Group: g, Note: note, Waiting: t.Kept[Waiting], Parked: t.Kept[Parked],
+		Discarded: t.Kept[Discarded], First: minute(t.First), Last: minute(t.Last), Reasons: t.Reasons}
+	for hour, n := range t.Hours.All() {
+		if at := 23 - (now.Unix()/3600 - hour); at >= 0 && at < 24 {
+			c.Hours[at] = n
+		}
+	}
+	return c
+}
+
+// minute converts minutes since 1970 to a time; 0 to the zero time.
+func minute(n int64) time.Time {
+	if n == 0 {
+		return time.Time{}
+	}
+	return time.Unix(n*60, 0)
+}
+
+// Append appends the encoded tally.
+func (t *Tally) Append(b []byte) []byte {
+	for _, n := range t.Kept[1:] {
+		b = binary.AppendVarint(b, n)
+	}
+	b = binary.AppendVarint(b, t.First)
+	b = binary.AppendVarint(b, t.Last)
+	if t.Reasons != 0 { // as hour 0
+		b = binary.AppendUvarint(append(b, 0), uint64(t.Reasons))
+	}
+	for hour, n := range t.Hours.All() {
+		b = binary.AppendUvarint(b, uint64(hour))
+		b = binary.AppendUvarint(b, uint64(n))
+	}
+	return b
+}
+
+// AddFrom adds what Append wrote.
+func (t *Tally) AddFrom(b []byte) error {
+	d := Decode(b)
+	for state := range t.Kept[1:] {
+		t.Kept[state+1] += d.Varint()
+	}
+	t.Seen(d.Varint())
+	t.Seen(d.Varint())
+	for d.More() {
+		hour, n := d.Uvarint(), d.Uvarint()
+		switch {
+		case hour > 1<<40:
+			d.take(-1)
+		case hour == 0:
+			t.Reasons |= Reasons(n)
+		default:
+			t.Hours.Add(int64(hour), int64(n))
+		}
+	}
+	if d.torn {
+		return errors.New("the counts of a group are damaged")
+	}
+	return nil
+}
