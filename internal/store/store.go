@@ -380,8 +380,19 @@ const EmptyLinesKept = 1000
 // OtherQueues names the ledger's line of forgotten queues.
 const OtherQueues = "(other)"
 
+// SumsBy has the sums of queues.
+type SumsBy map[string]*Sums
+
+// Of returns the sums of a queue.
+func (by SumsBy) Of(queue string) *Sums {
+	if by[queue] == nil {
+		by[queue] = new(Sums)
+	}
+	return by[queue]
+}
+
 // Lines returns a ledger's lines in order, without empty ones.
-func Lines(by map[string]*Sums) []LedgerLine {
+func Lines(by SumsBy) []LedgerLine {
 	lines := make([]LedgerLine, 0, len(by))
 	for queue, sums := range by {
 		if *sums != (Sums{}) {

@@ -115,7 +115,7 @@ type Store struct {
 	// targetsAgain is when to look again for forward targets that could not be read when
 	// the store was opened; zero: all could.
 	targetsAgain time.Time
-	unstored     unstored
+	unstored     store.SumsBy // counts of messages that were never stored, for the next commit
 	calls        store.OpenCalls
 }
 
@@ -225,7 +225,7 @@ func openLocked(path string, o Options, lock *pebble.Lock) (*Store, error) {
 	}
 	s := &Store{path: path, db: db, damage: damaged, fs: o.FS, files: files, log: o.Log, reserve: o.Reserve,
 		onSync:  o.OnSync,
-		changed: make(chan struct{}, 1), queues: map[string]*queue{}, unstored: unstored{},
+		changed: make(chan struct{}, 1), queues: map[string]*queue{}, unstored: store.SumsBy{},
 		groups:    groups{known: map[errorgroup.ID]*groupState{}},
 		history:   history{fs: o.FS, folder: o.FS.PathJoin(path, historyName), log: o.Log},
 		witness:   witness{fs: o.FS, path: o.FS.PathJoin(path, witnessName), log: o.Log},

@@ -127,12 +127,11 @@ func (s *Store) Ledger(ctx context.Context) ([]store.LedgerLine, error) {
 		return nil, err
 	}
 	defer done()
-	by := map[string]*store.Sums{}
+	by := store.SumsBy{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, q := range s.queues {
-		sums := q.kept
-		by[name] = &sums
+		by[name] = &q.kept
 	}
 	return store.Lines(by), nil
 }
@@ -151,23 +150,17 @@ func (s *Store) Recount(ctx context.Context) ([]store.LedgerLine, error) {
 	defer done()
 	snap := s.db.NewSnapshot()
 	defer snap.Close()
-	by := map[string]*store.Sums{}
-	of := func(queue string) *store.Sums {
-		if by[queue] == nil {
-			by[queue] = new(store.Sums)
-		}
-		return by[queue]
-	}
+	by := store.SumsBy{}
 	err = eachSum(snap, func(as store.Column, queue string, n int64) {
 		if !as.Kept() {
-			of(queue)[as] = n
+			by.Of(queue)[as] = n
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
 	for _, prefix := range recordPrefixes {
-		err := s.recount(ctx, snap, prefix, func(queue string) *int64 { return &of(queue)[stateOf(prefix)] })
+		err := s.recount(ctx, snap, prefix, func(queue string) *int64 { return &by.Of(queue)[stateOf(prefix)] })
 		if err != nil {
 			return nil, err
 		}
@@ -198,17 +191,6 @@ func (s *Store) recount(ctx context.Context, snap *pebble.Snapshot, prefix byte,
 	return errors.Join(it.Close(), ctx.Err())
 }
 
-// unstored holds counts of messages that were never stored, until the next commit writes
-// them.
-type unstored map[string]*store.Sums
-
-func (p unstored) add(queue string, sums *store.Sums) {
-	if p[queue] == nil {
-		p[queue] = new(store.Sums)
-	}
-	p[queue].Add(sums)
-}
-
 // CountUnstored implements store.Bookkeeper.
 func (s *Store) CountUnstored(queue string, as store.Column, n int64) {
 	sums := store.Sums{store.In: n}
@@ -216,7 +198,7 @@ func (s *Store) CountUnstored(queue string, as store.Column, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queue(queue).kept.Add(&sums)
-	s.unstored.add(queue, &sums)
+	s.unstored.Of(queue).Add(&sums)
 }
 
 // writeUnstored moves the counts to a batch. The caller must call failed when the batch does
@@ -225,7 +207,7 @@ func (s *Store) writeUnstored(b *pebble.Batch) (failed func(), err error) {
 	s.mu.Lock()
 	took := s.unstored
 	if len(took) > 0 {
-		s.unstored = unstored{}
+		s.unstored = store.SumsBy{}
 	}
 	s.mu.Unlock()
 	for queue, sums := range took {
@@ -235,7 +217,7 @@ func (s *Store) writeUnstored(b *pebble.Batch) (failed func(), err error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for queue, sums := range took {
-			s.unstored.add(queue, sums)
+			s.unstored.Of(queue).Add(sums)
 		}
 	}, err
 }

@@ -18,8 +18,8 @@ import (
 type writeBatch struct {
 	s      *Store
 	batch  *pebble.Batch
-	value  []byte                 // scratch for a record without its body: the batch copies it
-	counts map[string]*store.Sums // by queue
+	value  []byte // scratch for a record without its body: the batch copies it
+	counts store.SumsBy
 	groups map[*groupState]*grouped
 	like   *store.Record // the last record that was counted
 	last   *grouped      // its group
@@ -32,15 +32,12 @@ type writeBatch struct {
 
 // newWriteBatch returns a batch with room for about size bytes.
 func (s *Store) newWriteBatch(size int) *writeBatch {
-	return &writeBatch{s: s, batch: s.db.NewBatchWithSize(size), counts: map[string]*store.Sums{},
+	return &writeBatch{s: s, batch: s.db.NewBatchWithSize(size), counts: store.SumsBy{},
 		groups: map[*groupState]*grouped{}, began: time.Now()}
 }
 
 func (c *writeBatch) count(as store.Column, queue string, n int64) {
-	if c.counts[queue] == nil {
-		c.counts[queue] = new(store.Sums)
-	}
-	c.counts[queue][as] += n
+	c.counts.Of(queue)[as] += n
 }
 
 // put writes a record under its key.

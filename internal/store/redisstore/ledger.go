@@ -35,30 +35,20 @@ func (s *Store) lines(ctx context.Context, recount string) ([]store.LedgerLine, 
 	if err != nil {
 		return nil, err
 	}
-	by := unstored{}
+	by := store.SumsBy{}
 	for i := 0; i+1 < len(list); i += 2 {
-		by.of(list[i][1:])[strings.Index(columns, list[i][:1])] += score(list[i+1])
+		by.Of(list[i][1:])[strings.Index(columns, list[i][:1])] += score(list[i+1])
 	}
 	return store.Lines(by), nil
 }
-
-// unstored holds counts of messages that were never stored, until they are written to Redis.
-type unstored map[string]*store.Sums
 
 // CountUnstored implements store.Bookkeeper. The counts are written within a second.
 func (s *Store) CountUnstored(queue string, as store.Column, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sums := s.unstored.of(queue)
+	sums := s.unstored.Of(queue)
 	sums[store.In] += n
 	sums[as] += n
-}
-
-func (p unstored) of(queue string) *store.Sums {
-	if p[queue] == nil {
-		p[queue] = new(store.Sums)
-	}
-	return p[queue]
 }
 
 // flushUnstored writes those counts. When the answer is lost they may be counted twice, on both
@@ -66,7 +56,7 @@ func (p unstored) of(queue string) *store.Sums {
 func (s *Store) flushUnstored(ctx context.Context) error {
 	s.mu.Lock()
 	took := s.unstored
-	s.unstored = unstored{}
+	s.unstored = store.SumsBy{}
 	s.mu.Unlock()
 	var args []string
 	for queue, sums := range took {
@@ -84,7 +74,7 @@ func (s *Store) flushUnstored(ctx context.Context) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for queue, sums := range took {
-			s.unstored.of(queue).Add(sums)
+			s.unstored.Of(queue).Add(sums)
 		}
 	}
 	return err

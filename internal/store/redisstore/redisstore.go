@@ -98,7 +98,7 @@ type Store struct {
 	groups     groups
 	claims     claims
 	pending    pendingBatches
-	unstored   unstored
+	unstored   store.SumsBy // counts of messages that were never stored, until they are written to Redis
 	forgetting forgetting
 	server     serverMemory
 	identity   identity
@@ -139,7 +139,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		damage: map[string]string{}, name: hex.EncodeToString(random[:]),
 		groups: groups{known: map[groupID]*knownGroup{}}, claims: newClaims(), changing: semaphore.NewWeighted(1),
 		server: serverMemory{asking: semaphore.NewWeighted(1)}, forgetting: forgetting{turn: semaphore.NewWeighted(1)},
-		unstored: unstored{},
+		unstored: store.SumsBy{},
 		step:     func(string) error { return nil }, stop: make(chan struct{})}
 	s.logins.client.Store(&client)
 	s.logins.is, s.logins.file = login.String(), login
