@@ -24,8 +24,8 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) (err error) {
 		return err
 	}
 	defer done()
-	b, err := s.batch(records, true)
-	if err != nil {
+	b := batch{groups: groupChanges{}}
+	if err := b.add(s, records, true); err != nil {
 		return err
 	}
 	try := s.pending.begin(store.HashOf(records), s.token())
@@ -78,46 +78,32 @@ func (b *batch) args() []string { return append([]string{itoa(b.n)}, b.records..
 // of it because of allocation sizes.
 const overhead = 400
 
-// batch returns a batch of new records; failed counts them as failures.
-func (s *Store) batch(records []*store.Record, failed bool) (b batch, err error) {
-	b.groups, b.records = groupChanges{}, make([]string, 0, 4*len(records))
-	return b, b.add(s, records, failed)
-}
-
+// add adds new records; failed counts them as failures.
 func (b *batch) add(s *Store, records []*store.Record, failed bool) error {
 	now := time.Now()
+	b.records = slices.Grow(b.records, 4*len(records))
 	for _, r := range records {
-		saw, err := b.put(s, r)
+		if err := r.Validate(); err != nil {
+			return err
+		}
+		g := s.groups.of(r)
+		v, err := value(g.ID, r)
 		if err != nil {
 			return err
 		}
+		saw, at := b.groups.of(g), place(r)
+		saw.Reasons |= store.ReasonsOf(r.Reason)
 		if failed {
 			saw.Failed(r.FailedAt, now)
 			if r.NewlyParked() {
-				as := r.EverParked()
-				b.records[len(b.records)-4] = columns[as:as+1] + r.Queue
+				at = columns[r.EverParked():][:1] + r.Queue
 			}
 		}
+		b.n++
+		b.size += len(v)*5/4 + overhead
+		b.records = append(b.records, at, micros(r), idText(r.ID), rueidis.BinaryString(v))
 	}
 	return nil
-}
-
-// put adds a record, and returns the change of its group.
-func (b *batch) put(s *Store, r *store.Record) (*knownGroup, error) {
-	if err := r.Validate(); err != nil {
-		return nil, err
-	}
-	g := s.groups.of(r)
-	v, err := value(g.ID, r)
-	if err != nil {
-		return nil, err
-	}
-	b.n++
-	b.size += len(v)*5/4 + overhead
-	b.records = append(b.records, place(r), micros(r), idText(r.ID), rueidis.BinaryString(v))
-	saw := b.groups.of(g)
-	saw.Reasons |= store.ReasonsOf(r.Reason)
-	return saw, nil
 }
 
 // pendingBatches are the batches that this process has sent and that Redis may have, though

@@ -124,16 +124,10 @@ func (s *Store) finish(ctx context.Context, outcomes []store.Outcome) (int, erro
 		return 0, err
 	}
 	for _, o := range outcomes {
-		s.forgetClaim(o.Claim)
+		s.claims.end(o.Claim)
 	}
 	n, err := m.AsInt64()
 	return int(n), err
-}
-
-// forgetClaim forgets a claim of this process.
-func (s *Store) forgetClaim(c store.Claim) {
-	_, n, _ := c.Key.Parts()
-	s.claims.end(n, c.Token)
 }
 
 // Release implements store.Store.
@@ -156,9 +150,7 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
 	if err := s.release(ctx, pairs); err != nil {
 		return err
 	}
-	for _, c := range claims {
-		s.forgetClaim(c)
-	}
+	s.claims.end(claims...)
 	s.signal()
 	return nil
 }
@@ -187,22 +179,20 @@ type claims struct {
 
 const allEnding = math.MaxInt64
 
-func newClaims() claims {
-	return claims{held: map[uint64]string{}, ending: semaphore.NewWeighted(allEnding)}
-}
-
 func (c *claims) add(number uint64, token string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.held[number] = token
 }
 
-// end forgets a claim, unless the record is claimed again.
-func (c *claims) end(number uint64, token string) {
+// end forgets claims, unless the record is claimed again.
+func (c *claims) end(some ...store.Claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.held[number] == token {
-		delete(c.held, number)
+	for _, claim := range some {
+		if _, n, _ := claim.Key.Parts(); c.held[n] == claim.Token {
+			delete(c.held, n)
+		}
 	}
 }
 
@@ -219,20 +209,7 @@ func (c *claims) all() (pairs []string) {
 // token returns a token that no claim ever had.
 func (s *Store) token() string { return s.name + "." + strconv.FormatUint(s.tokens.Add(1), 36) }
 
-// renewing renews the leases of this process's claims until Close.
-func (s *Store) renewing() {
-	tick := time.NewTicker(s.Lease / 3)
-	defer tick.Stop()
-	for {
-		select {
-		case <-s.stop:
-			return
-		case <-tick.C:
-			s.logTrouble("renewing the leases of claimed messages", s.renew(s.ctx))
-		}
-	}
-}
-
+// renew renews the leases of this process's claims.
 func (s *Store) renew(ctx context.Context) (err error) {
 	if err := s.claims.ending.Acquire(ctx, allEnding); err != nil {
 		return err

@@ -329,11 +329,8 @@ func (s *Store) memory(ctx context.Context) (used, limit uint64, err error) {
 	}
 	text, err := m.ToString()
 	info := parseInfo(text)
-	used, _ = strconv.ParseUint(info["used_memory"], 10, 64)
-	if limit, _ = strconv.ParseUint(info["maxmemory"], 10, 64); limit == 0 {
-		limit, _ = strconv.ParseUint(info["total_system_memory"], 10, 64)
-	}
-	return used, limit, s.wrapError(err)
+	limit = cmp.Or(number(info["maxmemory"]), number(info["total_system_memory"]))
+	return number(info["used_memory"]), limit, s.wrapError(err)
 }
 
 // look returns the free memory, at most memoryAge old.
@@ -440,23 +437,14 @@ func (s *Store) runIdentity(ctx context.Context, by confirm, args ...string) (id
 	return list[0], number(list[1]), nil
 }
 
-// watching checks each second whether Redis answers and is the same, until Close.
+// watching checks whether Redis answers and is the same.
 func (s *Store) watching() {
-	tick := time.NewTicker(watchEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-s.stop:
-			return
-		case <-tick.C:
-			err := s.watch(s.ctx)
-			if err == nil || s.logins.refused.Load() { // it answers
-				s.renewLogin(time.Now())
-			}
-			s.logTrouble("checking whether Redis answers", err)
-			s.OnState(err)
-		}
+	err := s.watch(s.ctx)
+	if err == nil || s.logins.refused.Load() { // it answers
+		s.renewLogin(time.Now())
 	}
+	s.logTrouble("checking whether Redis answers", err)
+	s.OnState(err)
 }
 
 // watch checks once. It returns ErrReplaced when the store is another one.

@@ -14,7 +14,7 @@ func (s *Store) Renew(ctx context.Context) error { return s.renew(ctx) }
 func (s *Store) Recover(ctx context.Context) error { return s.unlockAbandoned(ctx) }
 
 // Refresh reads the groups again, as s does periodically.
-func (s *Store) Refresh(ctx context.Context) error { return s.groups.refresh(ctx, s) }
+func (s *Store) Refresh(ctx context.Context) error { return s.refreshGroups(ctx) }
 
 // Steps calls told before a Change is applied; an error stops it there, like a crash.
 func (s *Store) Steps(told func(string) error) { s.step = told }

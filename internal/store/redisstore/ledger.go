@@ -194,8 +194,9 @@ func (k *knownGroup) read(text string) error {
 	return nil
 }
 
-// refresh reads all groups, and forgets old ones once an hour.
-func (g *groups) refresh(ctx context.Context, s *Store) error {
+// refreshGroups reads all groups, and forgets old ones once an hour.
+func (s *Store) refreshGroups(ctx context.Context) error {
+	g := &s.groups
 	all, err := s.readGroups(ctx)
 	if err != nil {
 		return err

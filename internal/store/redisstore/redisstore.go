@@ -137,8 +137,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	_, _ = rand.Read(random[:]) // it never fails
 	s := &Store{Options: o, changed: make(chan struct{}, 1), failing: map[string]time.Time{},
 		damage: map[string]string{}, name: hex.EncodeToString(random[:]),
-		groups: groups{known: map[groupID]*knownGroup{}}, claims: newClaims(), changing: semaphore.NewWeighted(1),
+		groups: groups{known: map[groupID]*knownGroup{}}, changing: semaphore.NewWeighted(1),
 		server: serverMemory{asking: semaphore.NewWeighted(1)}, forgetting: forgetting{turn: semaphore.NewWeighted(1)},
+		claims:   claims{held: map[uint64]string{}, ending: semaphore.NewWeighted(allEnding)},
 		unstored: store.SumsBy{},
 		step:     func(string) error { return nil }, stop: make(chan struct{})}
 	s.logins.client.Store(&client)
@@ -149,9 +150,12 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		client.Close()
 		return nil, err
 	}
-	s.own.Go(s.renewing)
-	s.own.Go(s.upkeep)
-	s.own.Go(s.watching)
+	s.every(s.Lease/3, func() { s.logTrouble("renewing the leases of claimed messages", s.renew(s.ctx)) })
+	s.every(time.Second, s.upkeep)
+	s.every(time.Second, s.unlessReplaced("counting messages that were not stored", s.flushUnstored))
+	s.every(time.Minute, s.unlessReplaced("reading the groups", s.refreshGroups))
+	s.every(s.Lease, s.unlessReplaced("releasing locks that others have left", s.unlockAbandoned))
+	s.every(watchEvery, s.watching)
 	return s, nil
 }
 
@@ -173,19 +177,13 @@ func (o *Options) defaults() {
 
 // begin checks the server and reads what the store needs in memory.
 func (s *Store) begin(ctx context.Context) error {
-	if err := s.check(ctx); err != nil {
-		return err
+	for _, step := range []func(context.Context) error{s.check, s.format, s.identify, s.refreshGroups,
+		s.unlockAbandoned} {
+		if err := step(ctx); err != nil {
+			return err
+		}
 	}
-	if err := s.format(ctx); err != nil {
-		return err
-	}
-	if err := s.identify(ctx); err != nil {
-		return err
-	}
-	if err := s.groups.refresh(ctx, s); err != nil {
-		return err
-	}
-	return s.unlockAbandoned(ctx)
+	return nil
 }
 
 // formatVersion is written. Formats 1 and 2, before the first release, spread a store over
@@ -263,32 +261,34 @@ func (s *Store) wrapError(err error) error {
 	return fmt.Errorf("redis: %w", err)
 }
 
-// upkeep does periodic work until Close.
+// every does periodic work until Close.
+func (s *Store) every(interval time.Duration, do func()) {
+	s.own.Go(func() {
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-s.stop:
+				return
+			case <-tick.C:
+				do()
+			}
+		}
+	})
+}
+
 func (s *Store) upkeep() {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	refresh, recovered := time.Now(), time.Now()
-	for {
-		select {
-		case <-s.stop:
-			return
-		case now := <-tick.C:
-			// Other processes may have added records, or let claims expire.
-			s.signal()
-			if s.identity.replaced.Load() != nil {
-				continue
-			}
-			s.grow(s.ctx)
-			s.resolveSoon()
-			s.logTrouble("counting messages that were not stored", s.flushUnstored(s.ctx))
-			if now.Sub(refresh) >= time.Minute {
-				refresh = now
-				s.logTrouble("reading the groups", s.groups.refresh(s.ctx, s))
-			}
-			if now.Sub(recovered) >= s.Lease {
-				recovered = now
-				s.logTrouble("releasing locks that others have left", s.unlockAbandoned(s.ctx))
-			}
+	s.signal() // other processes may have added records, or let claims expire
+	if s.identity.replaced.Load() == nil {
+		s.grow(s.ctx)
+		s.resolveSoon()
+	}
+}
+
+func (s *Store) unlessReplaced(doing string, do func(context.Context) error) func() {
+	return func() {
+		if s.identity.replaced.Load() == nil {
+			s.logTrouble(doing, do(s.ctx))
 		}
 	}
 }

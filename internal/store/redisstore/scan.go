@@ -185,7 +185,7 @@ func (s *Store) groupsOf(ctx context.Context, r store.Range) (map[groupID]string
 	if all {
 		return groups, nil
 	}
-	if err := s.groups.refresh(ctx, s); err != nil { // another process may know it
+	if err := s.refreshGroups(ctx); err != nil { // another process may know it
 		return nil, err
 	}
 	groups, _ = of()
@@ -313,11 +313,7 @@ var pastKept = itoa(store.PastFailuresKept)
 
 // pastFailure returns the encoded past failure of a record.
 func pastFailure(r *store.Record, ended time.Time, how store.Ending) string {
-	return pastFailureText(store.PastFailureOf(r, ended, how))
-}
-
-func pastFailureText(p store.PastFailure) string {
-	return rueidis.BinaryString(store.AppendPastFailure(make([]byte, 0, 160), p))
+	return rueidis.BinaryString(store.AppendPastFailure(make([]byte, 0, 160), store.PastFailureOf(r, ended, how)))
 }
 
 // PastFailures implements store.Searcher.
