@@ -113,21 +113,19 @@ func (m *change) editOne(name store.Key, edit func(store.Key, *store.Record) sto
 			return false, err
 		}
 	}
-	if r != nil {
-		size := len(r.Message.Body)
-		if m.bodies > 0 && m.bodies+size > store.ChangeBytes {
-			return false, nil
-		}
-		m.bodies += size
-	}
-	m.seen[name] = true
-	if r != nil && r.Unreadable != nil {
-		edit(name, r)
-		return true, nil
-	}
 	var was store.Record
 	if r != nil {
 		was = *r
+	}
+	size := len(was.Message.Body)
+	if r != nil && m.bodies > 0 && m.bodies+size > store.ChangeBytes {
+		return false, nil
+	}
+	m.bodies += size
+	m.seen[name] = true
+	if was.Unreadable != nil {
+		edit(name, r)
+		return true, nil
 	}
 	e := edit(name, r)
 	m.added = append(m.added, e.Add...)
@@ -148,20 +146,19 @@ func (m *change) editOne(name store.Key, edit func(store.Key, *store.Record) sto
 			return false, err
 		}
 		m.moved += len(m.value)
+		return true, nil
 	case e.Delete && !e.Forwarded.IsZero():
-		p := store.PastFailureOf(&was, e.Forwarded, store.EndedForwarded)
-		m.past.add(&p)
+		m.past.add(store.PastFailureOf(&was, e.Forwarded, store.EndedForwarded))
 		m.count(store.Forwarded, was.Queue, 1)
-		return true, m.remove(key, &was, false)
 	case e.Delete:
 		if was.State == store.Discarded {
-			p := store.PastFailureOf(&was, was.Due, store.EndedDiscarded)
-			m.past.add(&p)
+			m.past.add(store.PastFailureOf(&was, was.Due, store.EndedDiscarded))
 		}
 		m.count(store.Forgotten, was.Queue, 1)
-		return true, m.remove(key, &was, false)
+	default:
+		return true, nil
 	}
-	return true, nil
+	return true, m.remove(key, &was, false)
 }
 
 // open opens the iterators; end closes them.
@@ -395,39 +392,24 @@ func (s *Store) Entries(ctx context.Context, prefix, from string, visit func(sto
 
 // PutEntries implements store.Changer.
 func (s *Store) PutEntries(ctx context.Context, entries []store.Entry) error {
-	done, err := s.calls.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	c := s.newWriteBatch(0)
-	defer c.close()
-	for _, e := range entries {
-		if err := c.entry(e); err != nil {
-			return err
+	return s.write(ctx, func(c *writeBatch) error {
+		for _, e := range entries {
+			if err := c.entry(e); err != nil {
+				return err
+			}
 		}
-	}
-	if n := c.batch.Len(); n > smallEntries {
-		if err := s.checkSpace(n, s.reserve/4*3); err != nil {
-			return err
+		if n := c.batch.Len(); n > smallEntries {
+			return s.checkSpace(n, s.reserve/4*3)
 		}
-	}
-	return c.commit()
+		return nil
+	})
 }
 
 // DeleteEntries implements store.Changer.
 func (s *Store) DeleteEntries(ctx context.Context, prefix string) error {
-	done, err := s.calls.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	c := s.newWriteBatch(0)
-	defer c.close()
-	if err := c.batch.DeleteRange(entryKey(prefix), after(entryKey(prefix)), nil); err != nil {
-		return err
-	}
-	return c.commit()
+	return s.write(ctx, func(c *writeBatch) error {
+		return c.batch.DeleteRange(entryKey(prefix), after(entryKey(prefix)), nil)
+	})
 }
 
 // forgetStep is how many queues are forgotten in one commit.

@@ -23,7 +23,9 @@ func (s *Store) Claim(ctx context.Context, which store.Lane, upTo time.Time, n, 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.lane(which)
-	l.lookBelow(which)
+	if !l.again.IsZero() && !time.Now().Before(l.again) { // the disk may be able to read what was left out
+		l.low, l.again = lanePrefix(which), time.Time{}
+	}
 	it, err := s.walkNoting(s.db, l.low, after(lanePrefix(which)), l.leftOut)
 	if err != nil {
 		return nil, err
@@ -33,7 +35,7 @@ func (s *Store) Claim(ctx context.Context, which store.Lane, upTo time.Time, n, 
 		err = closing
 	}
 	if err != nil {
-		s.unclaim(l, claims)
+		s.unclaim(claims)
 		return nil, err
 	}
 	// Only now: after an error the lane must still be claimed from again.
@@ -100,18 +102,10 @@ func (l *lane) leftOut() {
 	}
 }
 
-// lookBelow makes a lane that left a record out start again at its first record, once the
-// disk may be able to read it.
-func (l *lane) lookBelow(which store.Lane) {
-	if !l.again.IsZero() && !time.Now().Before(l.again) {
-		l.low, l.again = lanePrefix(which), time.Time{}
-	}
-}
-
 // unclaim makes claims claimable again. The caller holds mu.
-func (s *Store) unclaim(l *lane, claims []store.Claim) {
+func (s *Store) unclaim(claims []store.Claim) {
 	for _, c := range claims {
-		if l.claimed[c.Token] {
+		if l := s.lane(c.Record.Lane()); l.claimed[c.Token] {
 			delete(l.claimed, c.Token)
 			l.ready([]byte(c.Token))
 		}
@@ -126,9 +120,7 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
 	}
 	defer done()
 	s.mu.Lock()
-	for _, c := range claims {
-		s.unclaim(s.lane(c.Record.Lane()), []store.Claim{c})
-	}
+	s.unclaim(claims)
 	s.mu.Unlock()
 	s.signal()
 	return nil
@@ -185,8 +177,7 @@ func (s *Store) Finish(ctx context.Context, outcomes []store.Outcome) (n int, er
 		}
 		ending, as := r.Ended()
 		c.count(as, r.Queue, 1)
-		p := store.PastFailureOf(r, o.At, ending)
-		c.past.add(&p)
+		c.past.add(store.PastFailureOf(r, o.At, ending))
 	}
 	if err := c.commit(); err != nil {
 		return 0, err
@@ -375,10 +366,9 @@ func (s *Store) loadQueues() error {
 	}
 	var starts []start
 	for name, q := range s.queues {
-		if q.kept[store.Waiting] == 0 {
-			continue
+		if q.kept[store.Waiting] != 0 {
+			starts = append(starts, start{lane: store.Lane{Queue: name}, low: q.low})
 		}
-		starts = append(starts, start{lane: store.Lane{Queue: name}, low: q.low})
 	}
 	targets, someLeftOut, err := s.forwards(s.db, []byte{prefixForward})
 	if err != nil {
@@ -395,8 +385,8 @@ func (s *Store) loadQueues() error {
 		l.low, l.next = bytes.Clone(key), dueOf(key)
 		return nil
 	})
-	for _, at := range starts {
-		if leftOut { // a record of some lane, which may be readable later
+	if leftOut { // a record of some lane, which may be readable later
+		for _, at := range starts {
 			s.lane(at.lane).leftOut()
 		}
 	}

@@ -18,6 +18,7 @@
 package diskstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -147,13 +148,8 @@ func Open(path string, o Options) (*Store, error) {
 }
 
 func (o *Options) setDefaults() {
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
-	if o.Reserve == 0 {
-		o.Reserve = 256 << 20
-	}
-	o.Reserve = max(o.Reserve, minReserve)
+	o.Log = cmp.Or(o.Log, slog.Default())
+	o.Reserve = max(cmp.Or(o.Reserve, 256<<20), minReserve)
 	if o.OnSync == nil {
 		o.OnSync = func(time.Duration) {}
 	}
@@ -276,7 +272,7 @@ func (s *Store) load(o Options) error {
 		}
 	}
 	if !numbered {
-		if err := s.writeFormat(); err != nil {
+		if err := s.db.Set(keyFormat, []byte{formatVersion}, pebble.Sync); err != nil {
 			return err
 		}
 	}
@@ -285,17 +281,10 @@ func (s *Store) load(o Options) error {
 			return err
 		}
 	}
-	if err := s.loadQueues(); err != nil {
-		return err
-	}
-	if err := s.loadLedger(); err != nil {
-		return err
-	}
-	if err := s.groups.load(s.db); err != nil {
-		return err
-	}
-	if err := s.history.load(); err != nil {
-		return err
+	for _, load := range []func() error{s.loadQueues, s.loadLedger, s.loadGroups, s.history.load} {
+		if err := load(); err != nil {
+			return err
+		}
 	}
 	// Without a receipt a duplicate gets another id: no reason to stop.
 	return s.damage.unreadable([]byte{prefixReceipt}, s.receipts.load(s.db))
@@ -331,21 +320,11 @@ func (s *Store) Close() error {
 	if !s.calls.Close() {
 		return nil
 	}
-	return errors.Join(s.endLedger(), s.history.close(), s.db.Close(), s.witness.close(), s.closeLock())
-}
-
-// commit makes a batch durable that changes the ledger by sums.
-func (s *Store) commit(b *pebble.Batch, sums *store.Sums) error {
-	if err := countCommit(b); err != nil {
-		return err
+	var err error
+	if len(s.unstored) > 0 {
+		err = s.flushUnstored()
 	}
-	began := time.Now()
-	if err := b.Commit(pebble.Sync); err != nil {
-		return fmt.Errorf("data folder %s: %w", s.path, err)
-	}
-	s.onSync(time.Since(began))
-	s.witness.committed(sums)
-	return nil
+	return errors.Join(err, s.history.close(), s.db.Close(), s.witness.close(), s.closeLock())
 }
 
 func (s *Store) signal() {
@@ -372,7 +351,12 @@ func (s *Store) checkFormat() (numbered bool, err error) {
 	case err != nil:
 		return false, err
 	case f == nil && s.damage.lostKey(keyFormat):
-		return false, s.checkFormatByWitness()
+		// Earlier formats had no witness (except the last builds of format 3).
+		was, _, err := s.witness.read()
+		if err == nil && was == nil {
+			err = fmt.Errorf("%w: the number of its format cannot be read, and its witness is gone", pebble.ErrCorruption)
+		}
+		return false, err
 	case f != nil && string(f) != string([]byte{formatVersion}):
 		return false, fmt.Errorf("%w: it is format %s, and this version of Redrive reads format %d. Nothing was "+
 			"changed. Run the version that wrote it: its `redrive export`, and `redrive import` of this version, "+
@@ -380,20 +364,6 @@ func (s *Store) checkFormat() (numbered bool, err error) {
 			store.ErrFormat, strings.Trim(fmt.Sprint(f), "[]"), formatVersion)
 	}
 	return f != nil, nil
-}
-
-// checkFormatByWitness refuses a folder whose format number is lost unless it has a witness:
-// earlier formats had none (except the last builds of format 3).
-func (s *Store) checkFormatByWitness() error {
-	was, _, err := s.witness.read()
-	if err == nil && was == nil {
-		err = fmt.Errorf("%w: the number of its format cannot be read, and its witness is gone", pebble.ErrCorruption)
-	}
-	return err
-}
-
-func (s *Store) writeFormat() error {
-	return s.db.Set(keyFormat, []byte{formatVersion}, pebble.Sync)
 }
 
 // Memory is the cache and memtables that the stores of one process share: in all as much as

@@ -359,7 +359,7 @@ type pastFailures struct {
 
 const idSize = len(uuid.UUID{})
 
-func (e *pastFailures) add(p *store.PastFailure) {
+func (e *pastFailures) add(p store.PastFailure) {
 	e.n++
 	e.ids = append(e.ids, p.ID[:]...)
 	b := e.rest

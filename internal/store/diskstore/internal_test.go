@@ -44,7 +44,7 @@ func TestOldPastFailuresAreForgotten(t *testing.T) {
 	for written := 0; written < n; {
 		var some pastFailures
 		for size := min(n-written, []int{1, 700, 3000}[written%3]); size > 0; size-- {
-			some.add(&store.PastFailure{ID: id(written), Queue: "q", Failures: written, Ending: store.EndedRetried})
+			some.add(store.PastFailure{ID: id(written), Queue: "q", Failures: written, Ending: store.EndedRetried})
 			written++
 		}
 		s.history.write(&some)
@@ -81,7 +81,7 @@ func TestHistoryGoesOnAfterATornWrite(t *testing.T) {
 		must(t, err)
 		for i := range 3 {
 			var one pastFailures
-			one.add(&store.PastFailure{Failures: life*10 + i})
+			one.add(store.PastFailure{Failures: life*10 + i})
 			s.history.write(&one)
 			want = append(want, life*10+i)
 		}
@@ -184,7 +184,7 @@ func TestPastFailuresAreTheSameAfterDecoding(t *testing.T) {
 		want := rapid.SliceOfN(rapid.Custom(aPastFailure), 1, 5).Draw(t, "pastFailures")
 		var e pastFailures
 		for _, p := range want {
-			e.add(&p)
+			e.add(p)
 		}
 		data := e.append(nil)
 		got, err := decodePastFailures(data)
@@ -199,7 +199,7 @@ func TestPastFailuresAreTheSameAfterDecoding(t *testing.T) {
 
 func FuzzDecodePastFailures(f *testing.F) {
 	var e pastFailures
-	e.add(&store.PastFailure{Queue: "q", Error: "e"})
+	e.add(store.PastFailure{Queue: "q", Error: "e"})
 	f.Add(e.append(nil))
 	f.Fuzz(func(_ *testing.T, data []byte) { _, _ = decodePastFailures(data) })
 }

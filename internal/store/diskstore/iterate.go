@@ -339,18 +339,20 @@ func (s *Store) merge(snap *pebble.Snapshot, r store.Range) (m *merged, err erro
 			}
 		}
 	}
-	var waiting []string
-	if waiting, err = waitingOf(snap, r.Groups); err != nil {
-		return m, err
+	queues := m.queues // whose records are read, not those of the index
+	if r.Groups != nil {
+		if queues, err = m.waitingOf(snap, r.Groups); err != nil {
+			return m, err
+		}
 	}
 	if r.State == 0 || r.State == store.Waiting {
-		if err := s.mergeForwards(m, snap, r, waiting, open); err != nil {
+		if err := s.mergeForwards(snap, queues, open); err != nil {
 			return m, err
 		}
 	}
 	err = counters(snap, func(state store.State, queue string, n int64) error {
-		if n == 0 || r.State != 0 && r.State != state || !m.of(queue) ||
-			r.Groups != nil && (state != store.Waiting || !slices.Contains(waiting, queue)) {
+		if n == 0 || r.State != 0 && r.State != state || queues != nil && !queues[queue] ||
+			r.Groups != nil && state != store.Waiting {
 			return nil
 		}
 		return open(queuePrefix(state, queue), false)
@@ -359,25 +361,16 @@ func (s *Store) merge(snap *pebble.Snapshot, r store.Range) (m *merged, err erro
 	return m, err
 }
 
-// mergeForwards opens the sources of forward targets. waiting are the queues in which a message
-// of the range's groups waits.
+// mergeForwards opens the sources of the forward targets of queues; nil: of all.
 func (s *Store) mergeForwards(
-	m *merged, snap *pebble.Snapshot, r store.Range, waiting []string, open func(prefix []byte, index bool) error,
+	snap *pebble.Snapshot, queues map[string]bool, open func(prefix []byte, index bool) error,
 ) error {
 	within := [][]byte{{prefixForward}}
-	switch {
-	case r.Groups != nil:
+	if queues != nil {
 		within = nil
-		for _, queue := range slices.Compact(slices.Sorted(slices.Values(waiting))) {
-			if m.of(queue) {
-				within = append(within, forwardPrefix(queue))
-			}
-		}
-	case m.queues != nil:
-		within = nil
-		for queue := range m.queues {
-			within = append(within, forwardPrefix(queue))
-		}
+	}
+	for queue := range queues {
+		within = append(within, forwardPrefix(queue))
 	}
 	for _, prefix := range within {
 		targets, _, err := s.forwards(snap, prefix)
@@ -440,7 +433,8 @@ func (m *merged) end() error {
 
 // waitingOf returns the queues in which a message of the groups waits: waiting records are
 // not in the index, so all those of these queues must be read.
-func waitingOf(snap *pebble.Snapshot, ids []errorgroup.ID) (queues []string, err error) {
+func (m *merged) waitingOf(snap *pebble.Snapshot, ids []errorgroup.ID) (map[string]bool, error) {
+	queues := map[string]bool{}
 	for _, id := range ids {
 		var t store.Tally
 		if err := withValue(snap, tallyKey(id), t.AddFrom); err != nil {
@@ -451,7 +445,9 @@ func waitingOf(snap *pebble.Snapshot, ids []errorgroup.ID) (queues []string, err
 		}
 		err := withValue(snap, groupInfoKey(id), func(value []byte) error {
 			g, err := store.ReadGroup(id, value)
-			queues = append(queues, g.Queue)
+			if m.of(g.Queue) {
+				queues[g.Queue] = true
+			}
 			return err
 		})
 		if err != nil {

@@ -175,16 +175,13 @@ func tallyKey(id errorgroup.ID) []byte { return append([]byte{prefixTally}, id[:
 
 func entryKey(name string) []byte { return append([]byte{prefixEntry}, name...) }
 
-func countKey(state store.State, queue string) []byte {
-	return append([]byte{prefixCount, byte(state)}, queue...)
-}
-
 // sumKey returns the key of a queue's column in the ledger.
 func sumKey(as store.Column, queue string) []byte {
+	prefix := byte(prefixLedger)
 	if as.Kept() {
-		return countKey(store.State(as), queue)
+		prefix = prefixCount
 	}
-	return append([]byte{prefixLedger, byte(as)}, queue...)
+	return append([]byte{prefix, byte(as)}, queue...)
 }
 
 func receiptKey(batch uint64) []byte {

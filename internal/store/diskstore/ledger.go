@@ -21,11 +21,16 @@ import (
 // counted, and none may be used again.
 const seqLeap = 1 << 20
 
+// addTo adds n to a counter.
+func addTo(b *pebble.Batch, key []byte, n int64) error {
+	return b.Merge(key, binary.AppendVarint(nil, n), nil)
+}
+
 // addSums adds sums to a batch, with one merge for each column that changes.
 func addSums(b *pebble.Batch, queue string, sums *store.Sums) error {
 	for as, n := range sums {
 		if n != 0 {
-			if err := b.Merge(sumKey(store.Column(as), queue), binary.AppendVarint(nil, n), nil); err != nil {
+			if err := addTo(b, sumKey(store.Column(as), queue), n); err != nil {
 				return err
 			}
 		}
@@ -63,10 +68,7 @@ func (s *Store) loadLedger() error {
 	if err != nil {
 		return err
 	}
-	records := int64(0)
-	for _, q := range s.queues {
-		records += q.kept.Records()
-	}
+	records := s.records()
 	b := s.db.NewBatch()
 	defer b.Close()
 	if err := s.dropZeros(b); err != nil {
@@ -85,7 +87,7 @@ func (s *Store) loadLedger() error {
 	}
 	seq += seqLeap
 	s.seq.Store(uint64(seq))
-	if err := b.Merge(keySeq, binary.AppendVarint(nil, seqLeap), nil); err != nil {
+	if err := addTo(b, keySeq, seqLeap); err != nil {
 		return err
 	}
 	// In one batch: one without the other would look like a loss.
@@ -93,6 +95,14 @@ func (s *Store) loadLedger() error {
 		return err
 	}
 	return b.Commit(pebble.NoSync)
+}
+
+// records returns how many records were ever added. The caller holds mu, except while opening.
+func (s *Store) records() (n int64) {
+	for _, q := range s.queues {
+		n += q.kept.Records()
+	}
+	return n
 }
 
 // beginLedger makes the ledger begin with the kept records.
@@ -106,8 +116,7 @@ func (s *Store) beginLedger(b *pebble.Batch) (records int64, err error) {
 			return 0, err
 		}
 		records += came.Records()
-		came[store.Waiting], came[store.Parked], came[store.Discarded] = q.kept[store.Waiting], q.kept[store.Parked],
-			q.kept[store.Discarded]
+		copy(came[store.Waiting:], q.kept[store.Waiting:store.Retried])
 		q.kept = came
 	}
 	return records, nil
@@ -222,17 +231,11 @@ func (s *Store) writeUnstored(b *pebble.Batch) (failed func(), err error) {
 	}, err
 }
 
-// endLedger writes the counts since the last commit.
-func (s *Store) endLedger() error {
-	if len(s.unstored) == 0 {
-		return nil
-	}
-	b := s.db.NewBatch()
-	defer b.Close()
-	if _, err := s.writeUnstored(b); err != nil {
-		return err
-	}
-	return s.commit(b, new(store.Sums))
+// flushUnstored writes the counts since the last commit.
+func (s *Store) flushUnstored() error {
+	c := s.newWriteBatch(0)
+	defer c.close()
+	return c.commit()
 }
 
 // groups holds all groups in memory, as their number is bounded. On disk each has a key with
@@ -377,10 +380,10 @@ func (g *groups) sweep(db *pebble.DB, now time.Time) error {
 	return b.Commit(pebble.NoSync)
 }
 
-// load reads all groups.
-func (g *groups) load(db *pebble.DB) error {
-	g.known, g.ordinary = map[errorgroup.ID]*groupState{}, 0
-	if err := eachIn(db, prefixGroupInfo, func(key, value []byte) error {
+// loadGroups reads all groups.
+func (s *Store) loadGroups() error {
+	g := &s.groups
+	if err := eachIn(s.db, prefixGroupInfo, func(key, value []byte) error {
 		shared, err := store.ReadGroup(errorgroup.ID(key[1:]), value)
 		if err == nil {
 			g.add(&groupState{Group: shared, stored: true})
@@ -389,7 +392,7 @@ func (g *groups) load(db *pebble.DB) error {
 	}); err != nil {
 		return err
 	}
-	return eachIn(db, prefixTally, func(key, value []byte) error {
+	return eachIn(s.db, prefixTally, func(key, value []byte) error {
 		s := g.known[errorgroup.ID(key[1:])]
 		if s == nil {
 			return fmt.Errorf("key %x: nothing tells which group it counts: %w", key, pebble.ErrCorruption)

@@ -116,11 +116,10 @@ func (s *salvage) copy(from *Store) error {
 	if err != nil {
 		return err
 	}
-	err = from.Entries(s.ctx, "", "", func(e store.Entry) (bool, error) {
+	if err = from.Entries(s.ctx, "", "", func(e store.Entry) (bool, error) {
 		s.Entries++
 		return true, s.to.PutEntries(s.ctx, []store.Entry{e})
-	})
-	if err != nil {
+	}); err != nil {
 		return err
 	}
 	receipts, err := from.Receipts(s.ctx)
@@ -164,7 +163,7 @@ func (s *Store) addListed(ctx context.Context, records []store.Listed) error {
 	defer s.adding.RUnlock()
 	size := 0
 	for _, l := range records {
-		size += sizeOf([]*store.Record{l.Record})
+		size += len(l.Record.Message.Body) + recordOverhead
 	}
 	if err := s.checkSpace(size, s.reserve); err != nil {
 		return err
@@ -194,14 +193,10 @@ func (s *Store) addListed(ctx context.Context, records []store.Listed) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	if err := c.batch.Merge(keySeq, binary.AppendVarint(nil, int64(len(keys))), nil); err != nil {
+	if err := addTo(c.batch, keySeq, int64(len(keys))); err != nil {
 		return err
 	}
-	if err := c.commit(); err != nil {
-		return err
-	}
-	s.added(keys)
-	return nil
+	return s.commitAdded(c, keys)
 }
 
 // startAfter gives later records numbers above newest, so that none is used twice, and begins the
@@ -216,18 +211,15 @@ func (s *Store) startAfter(ctx context.Context, newest uint64) error {
 	defer s.adding.Unlock()
 	c := s.newWriteBatch(0)
 	defer c.close()
-	records := int64(0)
 	s.mu.Lock()
-	for _, q := range s.queues {
-		records += q.kept.Records()
-	}
+	records := s.records()
 	s.mu.Unlock()
 	seq, err := s.number(keySeq)
 	if err != nil {
 		return err
 	}
 	after := max(seq, int64(newest))
-	if err := c.batch.Merge(keySeq, binary.AppendVarint(nil, after-seq), nil); err != nil {
+	if err := addTo(c.batch, keySeq, after-seq); err != nil {
 		return err
 	}
 	// In the same batch: see loadLedger.
@@ -567,7 +559,7 @@ func (s *Store) deriveAgain() error {
 		return err
 	}
 	if more := int64(newest) - seq; more > 0 {
-		if err := c.batch.Merge(keySeq, binary.AppendVarint(nil, more), nil); err != nil {
+		if err := addTo(c.batch, keySeq, more); err != nil {
 			return err
 		}
 	}

@@ -78,9 +78,7 @@ func (s *Store) stage(staging string) (staged string, has syncedCount, err error
 	if err := errors.Join(s.fs.RemoveAll(staging), s.fs.MkdirAll(staging, privateFolder)); err != nil {
 		return "", has, err
 	}
-	c := s.newWriteBatch(0) // commits the counts of messages that were never stored
-	defer c.close()
-	if err := c.commit(); err != nil {
+	if err := s.flushUnstored(); err != nil {
 		return "", has, err
 	}
 	if err := s.db.Flush(); err != nil { // so that little of the log is left to copy below

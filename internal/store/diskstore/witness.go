@@ -228,8 +228,3 @@ func (s *Store) storedCount() (p syncedCount, err error) {
 	}
 	return p, eachSum(s.db, func(as store.Column, _ string, n int64) { p.sums[as] += n })
 }
-
-// countCommit adds one to the commits of the database.
-func countCommit(b *pebble.Batch) error {
-	return b.Merge(keyCommits, binary.AppendVarint(nil, 1), nil)
-}

@@ -87,7 +87,7 @@ func (c *writeBatch) add(records []*store.Record) (keys [][]byte, err error) {
 		c.count(store.In, r.Queue, 1)
 		keys = append(keys, key)
 	}
-	return keys, c.batch.Merge(keySeq, binary.AppendVarint(nil, int64(len(records))), nil)
+	return keys, addTo(c.batch, keySeq, int64(len(records)))
 }
 
 // remove deletes a record, r being as it was stored, and also its id unless it was moved.
@@ -147,16 +147,21 @@ func (c *writeBatch) commitWithPast() error {
 	for _, more := range c.counts {
 		sums.Add(more)
 	}
-	c.s.committing.RLock()
-	defer c.s.committing.RUnlock()
-	if c.past.n == 0 {
-		return c.s.commit(c.batch, &sums)
-	}
-	c.s.intoHistory.RLock()
-	defer c.s.intoHistory.RUnlock()
-	if err := c.s.commit(c.batch, &sums); err != nil {
+	if err := addTo(c.batch, keyCommits, 1); err != nil {
 		return err
 	}
+	c.s.committing.RLock()
+	defer c.s.committing.RUnlock()
+	if c.past.n > 0 {
+		c.s.intoHistory.RLock()
+		defer c.s.intoHistory.RUnlock()
+	}
+	began := time.Now()
+	if err := c.batch.Commit(pebble.Sync); err != nil {
+		return fmt.Errorf("data folder %s: %w", c.s.path, err)
+	}
+	c.s.onSync(time.Since(began))
+	c.s.witness.committed(&sums)
 	c.s.history.write(&c.past)
 	return nil
 }
@@ -165,6 +170,21 @@ func (c *writeBatch) commitWithPast() error {
 func (s *Store) awaitHistory() {
 	s.intoHistory.Lock()
 	s.intoHistory.Unlock() //lint:ignore SA2001 waits for its holder
+}
+
+// write commits what fill puts into a batch.
+func (s *Store) write(ctx context.Context, fill func(*writeBatch) error) error {
+	done, err := s.calls.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	c := s.newWriteBatch(0)
+	defer c.close()
+	if err := fill(c); err != nil {
+		return err
+	}
+	return c.commit()
 }
 
 func (c *writeBatch) close() {
@@ -216,21 +236,21 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) error {
 	if err := s.receipts.write(c.batch, store.ReceiptsOf(records)); err != nil {
 		return err
 	}
+	return s.commitAdded(c, keys)
+}
+
+// commitAdded commits new records, and makes them claimable.
+func (s *Store) commitAdded(c *writeBatch, keys [][]byte) error {
 	if err := c.commit(); err != nil {
 		return err
 	}
-	s.added(keys)
-	return nil
-}
-
-// added makes the records under these keys claimable.
-func (s *Store) added(keys [][]byte) {
 	s.mu.Lock()
 	for _, key := range keys {
 		s.ready(key)
 	}
 	s.mu.Unlock()
 	s.signal()
+	return nil
 }
 
 const (
@@ -280,20 +300,12 @@ func (l *receiptLog) add(number uint64, size int) {
 
 // Remember implements store.Store.
 func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
-	done, err := s.calls.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	if err := s.checkSpace(len(receipts)*store.ReceiptSize, s.reserve); err != nil {
-		return err
-	}
-	c := s.newWriteBatch(0)
-	defer c.close()
-	if err := s.receipts.write(c.batch, receipts); err != nil {
-		return err
-	}
-	return c.commit()
+	return s.write(ctx, func(c *writeBatch) error {
+		if err := s.checkSpace(len(receipts)*store.ReceiptSize, s.reserve); err != nil {
+			return err
+		}
+		return s.receipts.write(c.batch, receipts)
+	})
 }
 
 // write adds receipts to b, and deletes those that are too old to be needed.
