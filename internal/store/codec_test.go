@@ -59,31 +59,24 @@ func TestDamagedDataAsksForLittleMemory(t *testing.T) {
 	}
 }
 
+// Empty fields stay empty: above all Proven.
 func TestARecordIsTheSameAfterDecoding(t *testing.T) {
-	want := storetest.Everything()
-	want.HeldUntil = want.Due
-	data, err := store.AppendRecord(nil, want)
-	expect.NoError(t, err)
-	got, size, err := store.DecodeRecord(data, true)
-	if err != nil || size != len(want.Message.Body) {
-		t.Fatalf("size %d, %v", size, err)
-	}
-	expect.Equal(t, cmp.Diff(want, got), "", "(-want +got):\n")
-	for n := range data {
-		if _, _, err := store.DecodeRecord(data[:n], true); err == nil {
-			t.Errorf("cut to %d of %d bytes it still decodes", n, len(data))
+	everything := storetest.Everything()
+	everything.HeldUntil = everything.Due
+	for _, want := range []*store.Record{everything, {State: store.Waiting, Queue: "orders"}} {
+		data, err := store.AppendRecord(nil, want)
+		expect.NoError(t, err)
+		got, size, err := store.DecodeRecord(data, true)
+		if err != nil || size != len(want.Message.Body) {
+			t.Fatalf("size %d, %v", size, err)
+		}
+		expect.Equal(t, cmp.Diff(want, got), "", "(-want +got):\n")
+		for n := range data {
+			if _, _, err := store.DecodeRecord(data[:n], true); err == nil {
+				t.Errorf("cut to %d of %d bytes it still decodes", n, len(data))
+			}
 		}
 	}
-}
-
-// Empty fields stay empty after decoding: above all Proven.
-func TestARecordWithLittleIsTheSameAfterDecoding(t *testing.T) {
-	want := &store.Record{State: store.Waiting, Queue: "orders"}
-	data, err := store.AppendRecord(nil, want)
-	expect.NoError(t, err)
-	got, _, err := store.DecodeRecord(data, true)
-	expect.NoError(t, err)
-	expect.Equal(t, cmp.Diff(want, got), "", "(-want +got):\n")
 }
 
 // Version 1 is version 2 without what a person made of it, its replays, and rules.
@@ -107,31 +100,28 @@ func TestARecordOfVersion1IsRead(t *testing.T) {
 	}
 }
 
-// A record without a format, or never replayed, is as it was before there were such: an older version reads it.
-func TestARecordWithoutAFormatOrReplaysIsWrittenAsBefore(t *testing.T) {
+// A record without a format, never replayed or not adopted is as it was before there were such: an older version
+// reads it.
+func TestARecordWithoutWhatCameLaterIsWrittenAsBefore(t *testing.T) {
 	r := storetest.Everything()
 	r.Envelope = nil
 	with, err := store.AppendHead(nil, r)
 	expect.NoError(t, err)
-	r.Format = ""
-	without, err := store.AppendHead(nil, r)
-	expect.NoError(t, err)
-	// The name with its length, and that no envelope follows.
-	expect.Equal(t, len(with)-len(without), len("f")+2, "more bytes")
-	r.Replays = 0
-	never, err := store.AppendHead(nil, r)
-	expect.NoError(t, err)
-	expect.Equal(t, len(without)-len(never), 1, "more bytes with replays")
-}
-
-func TestARecordThatWasNotAdoptedIsWrittenAsBefore(t *testing.T) {
-	r := storetest.Everything()
-	with, err := store.AppendHead(nil, r)
-	expect.NoError(t, err)
-	r.AdoptedFrom = ""
-	without, err := store.AppendHead(nil, r)
-	expect.NoError(t, err)
-	expect.Equal(t, len(with)-len(without), len("dlq")+2, "more bytes")
+	for _, c := range []struct {
+		name  string
+		clear func()
+		less  int
+	}{
+		{"format", func() { r.Format = "" }, len("f") + 2}, // its length, and that no envelope follows
+		{"replays", func() { r.Replays = 0 }, 1},
+		{"adopted", func() { r.AdoptedFrom = "" }, len("dlq") + 2},
+	} {
+		c.clear()
+		without, err := store.AppendHead(nil, r)
+		expect.NoError(t, err)
+		expect.Equal(t, len(with)-len(without), c.less, "fewer bytes without %s", c.name)
+		with = without
+	}
 }
 
 // Damaged bytes give an error, never a panic, and what decodes encodes again.

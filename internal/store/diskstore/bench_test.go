@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,15 +14,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
 )
-
-func batchOf(n int, after func() time.Duration) []*store.Record {
-	body := strings.Repeat("x", 1024)
-	var batch []*store.Record
-	for range n {
-		batch = append(batch, storetest.Waiting("orders", after(), body))
-	}
-	return batch
-}
 
 // of opens a store with that many records, added a thousand at a time.
 func of(b *testing.B, path string, n int, record func(int) *store.Record) *diskstore.Store {
@@ -47,19 +37,15 @@ func BenchmarkCycle(b *testing.B) {
 	for _, n := range []int{0, 100_000} {
 		b.Run(fmt.Sprintf("waiting=%d", n), func(b *testing.B) {
 			s := of(b, b.TempDir(), n, func(int) *store.Record {
-				return batchOf(1, func() time.Duration { return time.Hour + rand.N(time.Hour) })[0]
+				return storetest.Batch(1, func() time.Duration { return time.Hour + rand.N(time.Hour) })[0]
 			})
-			batch := batchOf(512, func() time.Duration { return rand.N(time.Second) })
+			batch := storetest.Batch(512, func() time.Duration { return rand.N(time.Second) })
 			upTo := storetest.Waiting("", time.Minute, "").Due
 			for b.Loop() {
 				must(b, s.Add(ctx, batch))
 				claims, err := s.Claim(ctx, store.Lane{Queue: "orders"}, upTo, 512, 1<<30)
 				must(b, err)
-				out := make([]store.Outcome, len(claims))
-				for i := range claims {
-					out[i].Claim = claims[i]
-				}
-				if n, err := s.Finish(ctx, out); err != nil || n != len(batch) {
+				if n, err := s.Finish(ctx, storetest.Ended(claims, upTo)); err != nil || n != len(batch) {
 					b.Fatal(n, err)
 				}
 			}

@@ -67,9 +67,7 @@ func TestAPowerCutLosesNothingThatWasPromised(t *testing.T) {
 				go func() { written <- mutate(s, rand.New(rand.NewPCG(seed, 2)).IntN) }()
 				disk2 := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: random.IntN(101), RNG: random})
 				for range cap(written) {
-					if err := <-written; err != nil {
-						t.Error(err)
-					}
+					expect.Err(t, <-written, nil, "writing")
 				}
 				must(t, s.Close())
 				disk = disk2
@@ -164,11 +162,9 @@ func accountsFor(t *testing.T, s store.Store) {
 		return true, nil
 	})
 	must(t, err)
-	err = s.Scan(ctx, store.Range{Queues: []string{movedQueue}}, func(l store.Listed) (bool, error) {
+	for _, l := range storetest.Listed(t, s, store.Range{Queues: []string{movedQueue}}) {
 		is["moved/"+l.Record.ID.String()] = string(accountOf(l.Record))
-		return true, nil
-	})
-	must(t, err)
+	}
 	expect.Equal(t, cmp.Diff(told, is), "", "what was done differs from the account of it (-account +is):\n")
 }
 
@@ -176,10 +172,9 @@ func accountsFor(t *testing.T, s store.Store) {
 func bodies(t *testing.T, s *diskstore.Store) map[string]int {
 	t.Helper()
 	there := map[string]int{}
-	must(t, s.Scan(ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) {
+	for _, l := range storetest.Listed(t, s, store.Range{Body: true}) {
 		there[string(l.Record.Message.Body)]++
-		return true, nil
-	}))
+	}
 	return there
 }
 
@@ -201,9 +196,7 @@ func check(t *testing.T, s *diskstore.Store, kept, ended map[string]bool) {
 		expect.Equal(t, there[body], 1, "%q is there … times after the power cut", body)
 	}
 	for body := range ended {
-		if there[body] != 0 {
-			t.Errorf("%q has come back", body)
-		}
+		expect.Equal(t, there[body], 0, "%q has come back … times", body)
 	}
 	counts, err := s.Counts(ctx)
 	must(t, err)
@@ -276,14 +269,12 @@ func TestChild(t *testing.T) {
 		if len(claims) == 0 && err == nil {
 			<-s.Changed()
 		}
-		var out []store.Outcome
 		var bodies []string
 		for _, c := range claims {
-			out = append(out, store.Outcome{Claim: c})
 			bodies = append(bodies, string(c.Record.Message.Body))
 		}
 		say("~", bodies)
-		if _, finishErr := s.Finish(ctx, out); finishErr != nil {
+		if _, finishErr := s.Finish(ctx, storetest.Ended(claims, farAway)); finishErr != nil {
 			return finishErr
 		}
 		say("-", bodies)
@@ -361,9 +352,7 @@ func TestALogThatCannotBeWrittenEndsTheProcess(t *testing.T) {
 				t.Errorf("the child said only:\n%s", log)
 			}
 			kept := said['+']
-			if len(kept) != 1+2+3 {
-				t.Errorf("%d messages were promised, want 6: %v", len(kept), kept)
-			}
+			expect.Equal(t, len(kept), 1+2+3, "promised of %v", kept)
 			s := openAt(t, path, diskstore.Options{Reserve: 1})
 			defer s.Close()
 			check(t, s, kept, nil)
@@ -412,13 +401,7 @@ func TestAStoreLivesOnAfterOtherWriteErrors(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			for range 2 {
-				check(t, s, kept, nil)
-				must(t, s.Close())
-				s = openAt(t, "data", diskstore.Options{FS: disk})
-			}
-			defer s.Close()
-			check(t, s, kept, nil)
+			reopened(t, s, disk, kept)
 			if !hit.Load() {
 				t.Error("nothing failed, so this shows nothing")
 			}
@@ -427,6 +410,18 @@ func TestAStoreLivesOnAfterOtherWriteErrors(t *testing.T) {
 			}
 		})
 	}
+}
+
+// reopened checks a store before and after it is opened again, and closes it.
+func reopened(t *testing.T, s *diskstore.Store, disk vfs.FS, kept map[string]bool) {
+	t.Helper()
+	for range 2 {
+		check(t, s, kept, nil)
+		must(t, s.Close())
+		s = openAt(t, "data", diskstore.Options{FS: disk})
+	}
+	check(t, s, kept, nil)
+	must(t, s.Close())
 }
 
 // A disk that is full at any write of Pebble's own files stops commits until there is room: none is
@@ -459,9 +454,7 @@ func TestCommitsWaitWhileTheDiskIsFull(t *testing.T) {
 				added <- all
 			}()
 			if ext != ".sst" { // Pebble makes tables again itself
-				if err := <-waits; !errors.Is(err, syscall.ENOSPC) {
-					t.Error(err)
-				}
+				expect.Err(t, <-waits, syscall.ENOSPC, "it waits")
 				must(t, errOf(s.Counts(ctx)))
 			} else {
 				brokertest.Eventually(t, "a table fails", func() bool { return failures.Load() > 0 })
@@ -471,12 +464,7 @@ func TestCommitsWaitWhileTheDiskIsFull(t *testing.T) {
 			if ext != ".sst" && <-waits != nil {
 				t.Error("it does not say that there is room")
 			}
-			for range 2 {
-				check(t, s, kept, nil)
-				must(t, s.Close())
-				s = openAt(t, "data", diskstore.Options{FS: disk})
-			}
-			must(t, s.Close())
+			reopened(t, s, disk, kept)
 		})
 	}
 }
@@ -689,14 +677,12 @@ func filled(t *testing.T) (*vfs.MemFS, uuid.UUID) {
 func groupsCount(t *testing.T, s store.Store) {
 	t.Helper()
 	kept, counted := map[errorgroup.ID][3]int64{}, map[errorgroup.ID][3]int64{}
-	err := s.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) {
+	for _, l := range storetest.Listed(t, s, store.Range{}) {
 		id := s.GroupOf(l.Record)
 		n := kept[id]
 		n[l.Record.State-1]++
 		kept[id] = n
-		return true, nil
-	})
-	must(t, err)
+	}
 	for _, g := range storetest.Groups(t, s) {
 		if n := [3]int64{g.Waiting, g.Parked, g.Discarded}; n != [3]int64{} {
 			counted[g.ID] = n

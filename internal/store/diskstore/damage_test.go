@@ -216,13 +216,9 @@ func costs(t *testing.T, disk vfs.FS, at int64, all, most int) (missing int) {
 // readAll returns what all messages begin with, sorted.
 func readAll(t *testing.T, s *diskstore.Store, newest bool) (all []string) {
 	t.Helper()
-	err := s.Scan(ctx, store.Range{Body: true, NewestFirst: newest}, func(l store.Listed) (bool, error) {
+	for _, l := range storetest.Listed(t, s, store.Range{Body: true, NewestFirst: newest}) {
 		head, _, _ := strings.Cut(string(l.Record.Message.Body), " ")
 		all = append(all, head)
-		return true, nil
-	})
-	if err != nil {
-		t.Errorf("newest first %v: %v", newest, err)
 	}
 	slices.Sort(all)
 	return all
@@ -237,11 +233,7 @@ func claimAll(t *testing.T, s *diskstore.Store, lane store.Lane) (all []store.Cl
 		if len(claims) == 0 {
 			return all
 		}
-		var out []store.Outcome
-		for _, c := range claims {
-			out = append(out, store.Outcome{Claim: c, At: farAway})
-		}
-		if n, err := s.Finish(ctx, out); err != nil || n != len(claims) {
+		if n, err := s.Finish(ctx, storetest.Ended(claims, farAway)); err != nil || n != len(claims) {
 			t.Fatalf("%d of %d finished: %v", n, len(claims), err)
 		}
 		all = append(all, claims...)
@@ -458,9 +450,7 @@ func TestWhatComesBesideADamagedBlockIsKept(t *testing.T) {
 			}
 		}
 	}
-	if fresh != rounds*each*len(threeQueues) {
-		t.Errorf("%d of %d that came later are claimed", fresh, rounds*each*len(threeQueues))
-	}
+	expect.Equal(t, fresh, rounds*each*len(threeQueues), "of what came later is claimed")
 	expect.Err(t, s.Compact(), nil, "compacting beside a damaged block")
 	if err := s.Close(); err != nil { // tables that are not needed are removed by then
 		t.Error(err)
@@ -597,16 +587,12 @@ func keyed(t *testing.T, seed uint64) (disk *vfs.MemFS, keys []store.Key, file s
 	t.Helper()
 	disk = tabled(t, rand.New(rand.NewPCG(7, seed)), 200)
 	s := openAt(t, "data", diskstore.Options{FS: roomy{disk}, Log: silent})
-	var err error
 	for _, queue := range threeQueues { // in the order in which they are kept
 		for _, state := range []store.State{store.Parked, store.Waiting} {
-			err = errors.Join(err, s.Scan(ctx, store.Range{Queues: []string{queue}, State: state}, func(l store.Listed) (bool, error) {
-				keys = append(keys, l.Key)
-				return true, nil
-			}))
+			keys = append(keys, storetest.Keys(t, s, store.Range{Queues: []string{queue}, State: state})...)
 		}
 	}
-	if err = errors.Join(err, s.Compact(), s.Close()); err != nil || len(keys) != 1200 {
+	if err := errors.Join(s.Compact(), s.Close()); err != nil || len(keys) != 1200 {
 		t.Fatalf("%d keys, %v", len(keys), err)
 	}
 	file, size = largestTable(t, disk)
@@ -629,14 +615,11 @@ func TestABlockThatIsNotReadStrandsNothing(t *testing.T) {
 func forwardAll(t *testing.T, disk *vfs.MemFS) (file string, size int64) {
 	t.Helper()
 	s := openAt(t, "data", diskstore.Options{FS: roomy{disk}, Log: silent})
-	var keys []store.Key
-	err := s.Scan(ctx, store.Range{State: store.Waiting}, func(l store.Listed) (bool, error) { keys = append(keys, l.Key); return true, nil })
-	if err == nil {
-		_, err = s.Change(ctx, keys, func(key store.Key, r *store.Record) store.Edit {
-			r.Forward = &store.Destination{RoutingKey: string(key)}
-			return store.Edit{Keep: true}
-		}, nil)
-	}
+	keys := storetest.Keys(t, s, store.Range{State: store.Waiting})
+	_, err := s.Change(ctx, keys, func(key store.Key, r *store.Record) store.Edit {
+		r.Forward = &store.Destination{RoutingKey: string(key)}
+		return store.Edit{Keep: true}
+	}, nil)
 	must(t, errors.Join(err, s.Compact(), s.Close()))
 	return largestTable(t, disk)
 }
@@ -785,16 +768,13 @@ func TestSalvageSavesLargeRecords(t *testing.T) {
 			s := openAt(t, "new", o)
 			defer s.Close()
 			must(t, s.Check())
-			there := 0
-			err = s.Scan(ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) {
-				if there++; kept[l.Record.ID] != string(l.Record.Message.Body) {
+			there := storetest.Listed(t, s, store.Range{Body: true})
+			for _, l := range there {
+				if kept[l.Record.ID] != string(l.Record.Message.Body) {
 					t.Errorf("message %s has a body of %d bytes that is not its own", l.Record.ID, len(l.Record.Message.Body))
 				}
-				return true, nil
-			})
-			if err != nil || there != len(kept)-c.missing {
-				t.Errorf("%d are there, %v", there, err)
 			}
+			expect.Equal(t, len(there), len(kept)-c.missing, "are there")
 		})
 	}
 }

@@ -125,12 +125,7 @@ func TestAFullStoreTakesNothingAndGivesBack(t *testing.T) {
 	}
 	add := func() error { return s.Add(ctx, batch) }
 	must(t, add())
-	var keys []store.Key
-	err := s.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) {
-		keys = append(keys, l.Key)
-		return true, nil
-	})
-	must(t, err)
+	keys := storetest.Keys(t, s, store.Range{})
 	change := func(e store.Edit) func() error {
 		return func() error {
 			_, err := s.Change(ctx, keys[:1], func(_ store.Key, r *store.Record) store.Edit { return e }, func(n int) []store.Entry {
@@ -187,7 +182,7 @@ func TestAnEmptyStoreNearItsReserveTakesMessages(t *testing.T) {
 	disk.free.Store(259 << 20)
 	s := openAt(t, "data", diskstore.Options{FS: disk, Reserve: 256 << 20})
 	defer s.Close()
-	batch := batchOf(4096, func() time.Duration { return 0 })
+	batch := storetest.Batch(4096, func() time.Duration { return 0 })
 	expect.Err(t, s.Add(ctx, batch), nil, "259 MiB are free, 256 MiB of them in reserve")
 	disk.free.Store(256 << 20)
 	if err := s.Add(ctx, batch[:1]); !errors.Is(err, store.ErrFull) || !strings.Contains(err.Error(), "1 MiB more") {
@@ -440,7 +435,7 @@ func TestALostRecordIsMissed(t *testing.T) {
 	t.Parallel()
 	s := openAt(t, t.TempDir(), diskstore.Options{Reserve: 1})
 	defer s.Close()
-	must(t, s.Add(ctx, batchOf(3, func() time.Duration { return 0 })))
+	must(t, s.Add(ctx, storetest.Batch(3, func() time.Duration { return 0 })))
 	storetest.Balances(t, s)
 	must(t, s.Lose("orders"))
 	if found, err := s.Recount(ctx); err != nil || len(found) != 1 || found[0].Off() != 1 {
@@ -456,7 +451,7 @@ func TestTheLedgerBegins(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	s := openAt(t, path, diskstore.Options{Reserve: 1})
-	must(t, s.Add(ctx, batchOf(5, func() time.Duration { return 0 })))
+	must(t, s.Add(ctx, storetest.Batch(5, func() time.Duration { return 0 })))
 	again := func() store.Sums {
 		t.Helper()
 		must(t, s.Close())

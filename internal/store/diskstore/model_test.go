@@ -57,9 +57,8 @@ func TestRandomOperationsAnswerAsTheModelDoes(t *testing.T) {
 
 func (p *pair) open(t *rapid.T) {
 	var err error
-	if p.disk, err = diskstore.Open("data", diskstore.Options{FS: p.fs}); err != nil {
-		t.Fatal(err)
-	}
+	p.disk, err = diskstore.Open("data", diskstore.Options{FS: p.fs})
+	must(t, err)
 }
 
 func aQueue(t *rapid.T) string { return rapid.SampledFrom([]string{"a", "a\x00", ""}).Draw(t, "queue") }
@@ -97,9 +96,8 @@ func (p *pair) claim(t *rapid.T) {
 	var got [2][]store.Claim
 	for i, s := range []store.Store{p.disk, p.model} {
 		var err error
-		if got[i], err = s.Claim(ctx, lane, upTo, n, size); err != nil {
-			t.Fatal(err)
-		}
+		got[i], err = s.Claim(ctx, lane, upTo, n, size)
+		must(t, err)
 	}
 	if len(got[0]) != len(got[1]) {
 		t.Fatalf("claimed %d, the model %d", len(got[0]), len(got[1]))

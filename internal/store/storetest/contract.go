@@ -104,11 +104,11 @@ func claimLane(t *testing.T, s store.Store, l store.Lane, after time.Duration, n
 
 func finish(t *testing.T, s store.Store, claims []store.Claim) {
 	t.Helper()
-	finishes(t, s, len(claims), ended(claims, epoch)...)
+	finishes(t, s, len(claims), Ended(claims, epoch)...)
 }
 
-// ended are the outcomes of claims whose messages were retried.
-func ended(claims []store.Claim, at time.Time) (out []store.Outcome) {
+// Ended are the outcomes of claims whose messages were retried.
+func Ended(claims []store.Claim, at time.Time) (out []store.Outcome) {
 	for _, c := range claims {
 		out = append(out, store.Outcome{Claim: c, At: at})
 	}
@@ -431,36 +431,44 @@ func scanMoment(t *testing.T, s *subject) {
 
 // Whatever is added, changed or taken away meanwhile: what is left alone is visited
 // once, in order, and nothing twice.
-func scanOnce(t *testing.T, s *subject) {
-	var steady []string
-	for i := range 1200 { // more than a page of a shared engine has
-		name := fmt.Sprint("s", i)
-		steady = append(steady, name)
-		stays, moves := parked(fmt.Sprint("q", i%3), name), parked("moves", fmt.Sprint("m", i))
-		stays.Due = epoch.Add(time.Duration(i) * time.Millisecond)
-		moves.Due = stays.Due
-		add(t, s, stays, moves)
-	}
-	seen := map[string]int{}
-	var got []string
-	must(t, s.Scan(ctx, store.Range{State: store.Parked, Body: true}, func(l store.Listed) (bool, error) {
-		body := string(l.Record.Message.Body)
-		if seen[body]++; body[0] == 's' {
-			got = append(got, body)
+func scanOnce(t *testing.T, first *subject) {
+	for _, newest := range []bool{false, true} {
+		s := open(t, first.engine)
+		var steady []string
+		by := map[bool]time.Duration{false: hour, true: -hour}[newest] // to where the scan comes later
+		for i := range 1200 {                                          // more than a page of a shared engine has
+			name := fmt.Sprint("s", i)
+			steady = append(steady, name)
+			stays, moves := parked(fmt.Sprint("q", i%3), name), parked("moves", fmt.Sprint("m", i))
+			stays.Due = epoch.Add(time.Duration(i) * time.Millisecond)
+			moves.Due = stays.Due
+			add(t, s, stays, moves)
 		}
-		if body[0] == 'm' && len(seen)%7 == 0 {
-			change(t, s, func(_ store.Key, r *store.Record) store.Edit {
-				r.State = store.Waiting
-				return store.Edit{Keep: len(seen)%2 == 0, Delete: true}
-			}, l.Key)
-			add(t, s, parked("q1", fmt.Sprint("new", len(seen))))
+		if newest {
+			slices.Reverse(steady)
 		}
-		return true, nil
-	}))
-	want(t, "what was left alone", strings.Join(got, " "), strings.Join(steady, " "))
-	for body, n := range seen {
-		if n > 1 {
-			t.Errorf("%s was visited %d times", body, n)
+		seen := map[string]int{}
+		var got []string
+		r := store.Range{State: store.Parked, Body: true, NewestFirst: newest}
+		must(t, s.Scan(ctx, r, func(l store.Listed) (bool, error) {
+			body := string(l.Record.Message.Body)
+			if seen[body]++; body[0] == 's' {
+				got = append(got, body)
+			}
+			if body[0] == 'm' && len(seen)%7 == 0 {
+				change(t, s, func(_ store.Key, r *store.Record) store.Edit {
+					r.State, r.Due = []store.State{store.Waiting, store.Parked}[len(seen)%4/2], r.Due.Add(by)
+					return store.Edit{Keep: len(seen)%2 == 0, Delete: true}
+				}, l.Key)
+				add(t, s, parked("q1", fmt.Sprint("new", len(seen))))
+			}
+			return true, nil
+		}))
+		want(t, "what was left alone", strings.Join(got, " "), strings.Join(steady, " "))
+		for body, n := range seen {
+			if n > 1 {
+				t.Errorf("newest first %t: %s was visited %d times", newest, body, n)
+			}
 		}
 	}
 }
@@ -803,7 +811,7 @@ func changeBounds(t *testing.T, s *subject) {
 		add(t, s, many...)
 	}
 	for queue, most := range map[string]int{"big": 2, "many": store.ChangeMost} {
-		keys := keysIn(t, s, store.Range{Queues: []string{queue}})
+		keys := Keys(t, s, store.Range{Queues: []string{queue}})
 		edits, entered := 0, 0
 		n, err := s.Change(ctx, keys, func(store.Key, *store.Record) store.Edit {
 			edits++
@@ -956,7 +964,7 @@ func groupCounts(t *testing.T, s *subject) {
 			return store.Edit{Delete: true}
 		}
 		return store.Edit{}
-	}, keysIn(t, s, store.Range{})...)
+	}, Keys(t, s, store.Range{})...)
 	wantGroups(t, s, "changed", "p/no stock 0 1 0", "p/order # not found 0 0 0", "q/no stock 0 0 0",
 		"q/order # not found 3 0 0", "q/rejected 0 0 0")
 	for _, g := range Groups(t, s) {
@@ -1064,7 +1072,7 @@ func groupBound(t *testing.T, s *subject) {
 	want(t, "looked for by that group", scan(t, s, store.Range{Groups: []errorgroup.ID{id}}), "a b")
 	same(t, "the group it counts in", s.GroupOf(beyond("a")), id)
 	// Where there is room again, those that were beyond are still counted together.
-	forget := func(r store.Range) { change(t, s, Remove, keysIn(t, s, r)...) }
+	forget := func(r store.Range) { change(t, s, Remove, Keys(t, s, r)...) }
 	s.reopen(t)
 	forget(store.Range{Groups: []errorgroup.ID{errorgroup.Of("many", "", "no "+word(8), "").ID}})
 	add(t, s, beyond("b"), beyond("c"))
@@ -1103,7 +1111,7 @@ func groupCrash(t *testing.T, s *subject) {
 func end(t *testing.T, s store.Store, queue string, at time.Time, batch int) {
 	t.Helper()
 	for claims := claim(t, s, queue, hour, batch); len(claims) > 0; claims = claim(t, s, queue, hour, batch) {
-		finishes(t, s, len(claims), ended(claims, at)...)
+		finishes(t, s, len(claims), Ended(claims, at)...)
 	}
 }
 
@@ -1150,7 +1158,7 @@ func pastByID(t *testing.T, s *subject) {
 	again := *r
 	again.Failures, again.Error, again.Forward, again.FailedAt = 2, "", &store.Destination{Exchange: "x"}, time.Time{}
 	add(t, s, &again)
-	finishes(t, s, 1, ended(claimLane(t, s, again.Lane(), hour, 1), epoch.Add(hour))...)
+	finishes(t, s, 1, Ended(claimLane(t, s, again.Lane(), hour, 1), epoch.Add(hour))...)
 	next := wanted
 	next.Failures, next.Error, next.FailedAt = 2, "", time.Time{}
 	next.Ended, next.Ending = epoch.Add(hour), store.EndedForwarded
@@ -1513,14 +1521,17 @@ func SameCounts(t expect.T, want, got store.Store) {
 			return true, nil
 		})
 	})
-	compare("history", func(s store.Store) (any, error) {
-		var all []store.PastFailure
-		err := s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) {
-			all = append(all, p)
-			return true, nil
-		})
-		return all, err
-	})
+	same(t, "history", Past(t, got), Past(t, want))
+}
+
+// Past are all past failures, the newest first.
+func Past(t expect.T, s store.Store) (all []store.PastFailure) {
+	t.Helper()
+	must(t, s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) {
+		all = append(all, p)
+		return true, nil
+	}))
+	return all
 }
 
 func damaged(t *testing.T, s *subject) {
@@ -1553,9 +1564,7 @@ func damaged(t *testing.T, s *subject) {
 		}
 	}
 	for _, l := range torn {
-		if _, err := s.Get(ctx, l.Key); !errors.Is(err, store.ErrUnreadable) {
-			t.Errorf("Get: %v", err)
-		}
+		expect.Err(t, expect.ErrOf(s.Get(ctx, l.Key)), store.ErrUnreadable, "Get")
 		if found, err := s.Find(ctx, l.Record.ID); !errors.Is(err, store.ErrUnreadable) || len(found) > 0 {
 			t.Errorf("Find: %d records, %v", len(found), err)
 		}
@@ -1572,9 +1581,7 @@ func damaged(t *testing.T, s *subject) {
 	}
 	want(t, "claimed", bodies(claim(t, s, "q", hour, 10)), "a0 z0 a3 z3")
 	change(t, s, func(_ store.Key, r *store.Record) store.Edit {
-		if !errors.Is(r.Unreadable, store.ErrUnreadable) {
-			t.Errorf("a change finds %v", r.Unreadable)
-		}
+		expect.Err(t, r.Unreadable, store.ErrUnreadable, "a change finds")
 		return store.Edit{Delete: true}
 	}, torn[1].Key, torn[2].Key)
 }

@@ -151,15 +151,23 @@ func open(t *testing.T, e Engine) *subject {
 }
 
 func closes(t *testing.T, s store.Store) {
-	if err := s.Close(); err != nil {
-		t.Errorf("closing: %v", err)
-	}
+	expect.Err(t, s.Close(), nil, "closing")
 }
 
 // Waiting makes a record that is due after the epoch.
 func Waiting(queue string, after time.Duration, body string) *store.Record {
 	return &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Waiting, Due: epoch.Add(after),
 		Failures: 1, Reason: "rejected", FailedAt: epoch, FirstFailed: epoch, Message: wire.Message{Body: []byte(body)}}
+}
+
+// Batch makes n messages of 1 KiB.
+func Batch(n int, after func() time.Duration) []*store.Record {
+	body := strings.Repeat("x", 1024)
+	var batch []*store.Record
+	for range n {
+		batch = append(batch, Waiting("orders", after(), body))
+	}
+	return batch
 }
 
 func parked(queue, body string) *store.Record {
@@ -525,9 +533,7 @@ func (w *work) add(s store.Store, who, n int) {
 		for j := range batch {
 			records = append(records, Waiting(fmt.Sprint("q", j%2), time.Duration(j), fmt.Sprintf("%d-%d", who, i+j)))
 		}
-		if err := s.Add(ctx, records); err != nil {
-			w.ended.t.Error(err)
-		}
+		expect.Err(w.ended.t, s.Add(ctx, records), nil, "adding")
 	}
 }
 
@@ -625,7 +631,7 @@ func leaseRenewed(t *testing.T, all []Replica) {
 		was := all[1].Ends()
 		expect.Eventually(t, "its leases are renewed", func() bool { return all[1].Ends().After(was) })
 	}
-	finishes(t, all[0], 3, ended(claims, epoch)...)
+	finishes(t, all[0], 3, Ended(claims, epoch)...)
 }
 
 func leaseLost(t *testing.T, all []Replica) {
@@ -657,7 +663,7 @@ func leaseLost(t *testing.T, all []Replica) {
 	// Its connections may be gone; what it has received before is not.
 	var late int
 	expect.Eventually(t, "the stalled store works again", func() bool {
-		n, err := stalled.Finish(ctx, append(ended(old[:3], epoch), park(old[3], "too late")))
+		n, err := stalled.Finish(ctx, append(Ended(old[:3], epoch), park(old[3], "too late")))
 		late += n
 		return err == nil
 	})
@@ -689,18 +695,14 @@ func ownerEnded(t *testing.T, all []Replica) {
 // the others.
 func (n *notes) finish(s store.Store, upTo time.Time, most int) {
 	claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, upTo, 3, math.MaxInt)
-	if err != nil {
-		n.t.Error(err)
-	}
+	expect.Err(n.t, err, nil, "claiming")
 	var out []store.Outcome
 	for i, c := range claims {
 		if c.Record.Due.After(upTo) {
 			n.t.Errorf("claimed %s early", c.Key)
 		}
 		if i == most {
-			if err := s.Release(ctx, claims[i:]); err != nil {
-				n.t.Error(err)
-			}
+			expect.Err(n.t, s.Release(ctx, claims[i:]), nil, "releasing")
 			break
 		}
 		n.note(string(c.Key), "finished")
@@ -718,7 +720,7 @@ func claimOrChange(t *testing.T, s, other store.Store) {
 	for i := range n {
 		add(t, s, Waiting("q", time.Duration(i%7)*second, fmt.Sprint(i)))
 	}
-	keys := keysIn(t, s, store.Range{})
+	keys := Keys(t, s, store.Range{})
 	ended := notes{t: t, of: map[string]string{}}
 	var wg sync.WaitGroup
 	for range 3 {
@@ -743,9 +745,7 @@ func claimOrChange(t *testing.T, s, other store.Store) {
 					r.Due = r.Due.Add(time.Duration(1-2*w) * 2 * second)
 					return store.Edit{Keep: true}
 				}, nil)
-				if err != nil {
-					t.Error(err)
-				}
+				expect.Err(t, err, nil, "changing")
 				for _, k := range deleted {
 					ended.note(string(k), "deleted")
 				}
@@ -776,8 +776,8 @@ func changeElsewhere(t *testing.T, all []Replica) {
 	claimOrChange(t, all[0], all[1])
 }
 
-// keysIn are the keys of what is in a range.
-func keysIn(t *testing.T, s store.Store, r store.Range) (keys []store.Key) {
+// Keys are the keys of what is in a range.
+func Keys(t expect.T, s store.Scanner, r store.Range) (keys []store.Key) {
 	t.Helper()
 	for _, l := range Listed(t, s, r) {
 		keys = append(keys, l.Key)
