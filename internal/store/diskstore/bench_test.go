@@ -17,9 +17,7 @@ import (
 
 // of opens a store with that many records, added a thousand at a time.
 func of(b *testing.B, path string, n int, record func(int) *store.Record) *diskstore.Store {
-	s, err := diskstore.Open(path, diskstore.Options{})
-	must(b, err)
-	b.Cleanup(func() { s.Close() })
+	s := openAt(b, path, diskstore.Options{})
 	for i := 0; i < n; {
 		var batch []*store.Record
 		for range 1000 {

@@ -240,6 +240,19 @@ func claimAll(t *testing.T, s *diskstore.Store, lane store.Lane) (all []store.Cl
 	}
 }
 
+// claimNew claims all of queues, and counts what is new.
+func claimNew(t *testing.T, s *diskstore.Store, queues ...string) (n int) {
+	t.Helper()
+	for _, queue := range queues {
+		for _, c := range claimAll(t, s, store.Lane{Queue: queue}) {
+			if strings.HasPrefix(string(c.Record.Message.Body), "new") {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 // killed is a disk as a killed process leaves it, with tables, a MANIFEST of several
@@ -429,7 +442,6 @@ func TestWhatComesBesideADamagedBlockIsKept(t *testing.T) {
 	file, size := largestTable(t, disk)
 	overwrite(t, disk, file, size*85/100)
 	s := openAt(t, "data", diskstore.Options{FS: roomy{disk}, Log: silent})
-	defer s.Close()
 	const rounds, each = 3, 10
 	for round := range rounds {
 		var batch []*store.Record
@@ -442,15 +454,7 @@ func TestWhatComesBesideADamagedBlockIsKept(t *testing.T) {
 		must(t, s.Add(ctx, batch))
 		must(t, s.Flush())
 	}
-	fresh := 0
-	for _, queue := range threeQueues {
-		for _, c := range claimAll(t, s, store.Lane{Queue: queue}) {
-			if strings.HasPrefix(string(c.Record.Message.Body), "new") {
-				fresh++
-			}
-		}
-	}
-	expect.Equal(t, fresh, rounds*each*len(threeQueues), "of what came later is claimed")
+	expect.Equal(t, claimNew(t, s, threeQueues...), rounds*each*len(threeQueues), "of what came later is claimed")
 	expect.Err(t, s.Compact(), nil, "compacting beside a damaged block")
 	if err := s.Close(); err != nil { // tables that are not needed are removed by then
 		t.Error(err)
@@ -468,7 +472,6 @@ func TestADamagedBlockThatTwoFindHidesNothing(t *testing.T) {
 	overwrite(t, disk, file, size*92/100) // of the last queue, and nothing that opening needs
 	slow := &slowToLook{FS: roomy{disk}, file: file, looks: make(chan struct{}), goOn: make(chan struct{})}
 	s := openAt(t, "data", diskstore.Options{FS: slow, Log: silent})
-	defer s.Close()
 	slow.armed.Store(true)
 	const each = 20
 	for i := range each {
@@ -485,13 +488,7 @@ func TestADamagedBlockThatTwoFindHidesNothing(t *testing.T) {
 	case err := <-scanned:
 		t.Fatalf("the damage is not met, so this shows nothing: %v", err)
 	}
-	fresh := 0
-	for _, c := range claimAll(t, s, store.Lane{Queue: "c"}) {
-		if strings.HasPrefix(string(c.Record.Message.Body), "new") {
-			fresh++
-		}
-	}
-	expect.Equal(t, fresh, each, "of what came later is claimed")
+	expect.Equal(t, claimNew(t, s, "c"), each, "of what came later is claimed")
 	close(slow.goOn)
 	expect.Err(t, <-scanned, nil, "the other call")
 	expect.Equal(t, len(s.Damage()), 1, "%v is shown", s.Damage())
@@ -766,7 +763,6 @@ func TestSalvageSavesLargeRecords(t *testing.T) {
 				t.Errorf("%+v, %v", done, err)
 			}
 			s := openAt(t, "new", o)
-			defer s.Close()
 			must(t, s.Check())
 			there := storetest.Listed(t, s, store.Range{Body: true})
 			for _, l := range there {
@@ -902,7 +898,6 @@ func TestMissingCommitsAreRefused(t *testing.T) {
 	must(t, openAt(t, "data", o).Close())
 	o.AcceptLoss = false
 	s := openAt(t, "data", o)
-	defer s.Close()
 	there := bodies(t, s)
 	if len(there) < len(kept)-30 {
 		t.Errorf("%d of %d are there without the last commit; %d had ended", len(there), len(kept), len(ended))

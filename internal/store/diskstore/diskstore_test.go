@@ -26,13 +26,6 @@ import (
 	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
-func openAt(t *testing.T, path string, o diskstore.Options) *diskstore.Store {
-	t.Helper()
-	s, err := diskstore.Open(path, o)
-	must(t, err)
-	return s
-}
-
 func TestDiskEngine(t *testing.T) {
 	t.Parallel()
 	var paths sync.Map
@@ -50,9 +43,7 @@ func TestDiskEngine(t *testing.T) {
 		Reopen: func(t *testing.T, s store.Store) store.Store {
 			must(t, s.Close())
 			path, _ := paths.Load(s)
-			again := open(t, path.(string))
-			t.Cleanup(func() { again.Close() })
-			return again
+			return open(t, path.(string))
 		},
 	})
 }
@@ -118,7 +109,6 @@ func TestAFullStoreTakesNothingAndGivesBack(t *testing.T) {
 	disk := &filling{FS: vfs.NewMem()}
 	disk.free.Store(1 << 40)
 	s := openAt(t, "data", diskstore.Options{FS: disk, Reserve: 100 << 20})
-	defer s.Close()
 	var batch []*store.Record
 	for range 3 {
 		batch = append(batch, storetest.Waiting("q", 0, "kept"))
@@ -181,7 +171,6 @@ func TestAnEmptyStoreNearItsReserveTakesMessages(t *testing.T) {
 	disk := &filling{FS: vfs.NewMem()}
 	disk.free.Store(259 << 20)
 	s := openAt(t, "data", diskstore.Options{FS: disk, Reserve: 256 << 20})
-	defer s.Close()
 	batch := storetest.Batch(4096, func() time.Duration { return 0 })
 	expect.Err(t, s.Add(ctx, batch), nil, "259 MiB are free, 256 MiB of them in reserve")
 	disk.free.Store(256 << 20)
@@ -291,12 +280,11 @@ func TestAFolderThatWasJustMadeSurvivesAPowerCut(t *testing.T) {
 			must(t, err)
 			must(t, d.Sync())
 		}
-		s, err := diskstore.Open(path, diskstore.Options{FS: roomy{disk}})
-		must(t, err)
+		s := openAt(t, path, diskstore.Options{FS: roomy{disk}})
 		must(t, s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "one")}))
 		left := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0, RNG: rand.New(rand.NewPCG(1, 2))})
 		must(t, s.Close())
-		s, err = diskstore.Open(path, diskstore.Options{FS: roomy{left}, Existing: true})
+		s, err := diskstore.Open(path, diskstore.Options{FS: roomy{left}, Existing: true})
 		if err != nil {
 			t.Errorf("%s: %v", path, err)
 			continue
@@ -333,8 +321,7 @@ func TestTheDataFolderIsClosedToOtherUsers(t *testing.T) {
 	}
 	must(t, errors.Join(err, os.Chmod(folder, 0o755)))
 	var log bytes.Buffer
-	s, err := diskstore.Open(folder, diskstore.Options{Reserve: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	must(t, err)
+	s := openAt(t, folder, diskstore.Options{Reserve: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	must(t, s.Add(t.Context(), []*store.Record{storetest.Everything()}))
 	seen := closedToOthers(t, folder)
 	must(t, s.Close())
@@ -376,8 +363,7 @@ func TestAFolderThatIsNoStoreKeepsItsRights(t *testing.T) {
 	tool, file := filepath.Join(folder, "bin", "tool"), filepath.Join(folder, "passwd")
 	must(t, errors.Join(os.Mkdir(filepath.Join(folder, "bin"), 0o755), os.WriteFile(tool, nil, 0o755), os.WriteFile(file, nil, 0o644)))
 	expect.Err(t, errOf(diskstore.Open(folder, diskstore.Options{Existing: true})), diskstore.ErrNone, "opened")
-	s, err := diskstore.Open(folder, diskstore.Options{Reserve: 1})
-	must(t, err)
+	s := openAt(t, folder, diskstore.Options{Reserve: 1})
 	must(t, s.Close())
 	for path, want := range map[string]fs.FileMode{folder: 0o755, filepath.Dir(tool): 0o755, tool: 0o755, file: 0o644} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
@@ -434,7 +420,6 @@ func TestTheGuideToUpgradesNamesTheFormat(t *testing.T) {
 func TestALostRecordIsMissed(t *testing.T) {
 	t.Parallel()
 	s := openAt(t, t.TempDir(), diskstore.Options{Reserve: 1})
-	defer s.Close()
 	must(t, s.Add(ctx, storetest.Batch(3, func() time.Duration { return 0 })))
 	storetest.Balances(t, s)
 	must(t, s.Lose("orders"))
@@ -578,7 +563,6 @@ func TestASnapshotUnderLoadIsAStoreByItself(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	s := openAt(t, filepath.Join(folder, "data"), diskstore.Options{Reserve: 1})
-	defer s.Close()
 	l := &lives{when: map[string]*life{}}
 	load, stop := context.WithCancel(ctx)
 	failed := make(chan error, 1)
@@ -626,7 +610,6 @@ func TestASnapshotOnAnotherDiskIsCopied(t *testing.T) {
 	}))}
 	disk.free.Store(1 << 40)
 	s := openAt(t, filepath.Join(folder, "data"), diskstore.Options{FS: disk, Reserve: 100 << 20})
-	defer s.Close()
 	must(t, s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "kept")}))
 	disk.free.Store(100 << 20)
 	expect.Err(t, errOf(s.Snapshot(ctx, to)), store.ErrFull, "into the reserve")
@@ -641,7 +624,6 @@ func TestASnapshotOnAnotherDiskIsCopied(t *testing.T) {
 		t.Fatalf("%d messages, %v", n, err)
 	}
 	copied := openAt(t, to, diskstore.Options{Reserve: 1, Existing: true})
-	defer copied.Close()
 	must(t, copied.Check())
 	if sums := storetest.Balances(t, copied); sums["q"][store.Waiting] != 1 {
 		t.Errorf("it has %v", sums)
@@ -654,7 +636,6 @@ func TestWhereASnapshotIsRefused(t *testing.T) {
 	folder := t.TempDir()
 	data := filepath.Join(folder, "data")
 	s := openAt(t, data, diskstore.Options{Reserve: 1})
-	defer s.Close()
 	full, file, empty := filepath.Join(folder, "full"), filepath.Join(folder, "file"), filepath.Join(folder, "empty")
 	must(t, errors.Join(os.MkdirAll(filepath.Join(full, "x"), 0o700), os.WriteFile(file, nil, 0o600), os.Mkdir(empty, 0o755)))
 	for to, word := range map[string]string{

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -152,5 +153,14 @@ func (s *Store) DamageRecord(key store.Key, damage func([]byte) []byte) error {
 
 // AwaitRemovals waits until Pebble has removed the files that it no longer needs.
 func (s *Store) AwaitRemovals() { s.db.TestOnlyWaitForCleaning() }
+
+// OpenAt opens a store, and closes it with the test.
+func OpenAt(t testing.TB, path string, o Options) *Store {
+	t.Helper()
+	s, err := Open(path, o)
+	must(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
 
 var must = expect.NoError

@@ -32,9 +32,7 @@ import (
 // does not grow.
 func TestOldPastFailuresAreForgotten(t *testing.T) {
 	t.Parallel()
-	s, err := Open(t.TempDir(), Options{Reserve: 1})
-	must(t, err)
-	defer s.Close()
+	s := OpenAt(t, t.TempDir(), Options{Reserve: 1})
 	const n = 3*store.PastFailuresKept + 12_345
 	id := func(i int) (id uuid.UUID) {
 		binary.LittleEndian.PutUint64(id[4:], uint64(i))
@@ -50,7 +48,7 @@ func TestOldPastFailuresAreForgotten(t *testing.T) {
 		s.history.write(&some)
 	}
 	kept := 0
-	err = s.EachPastFailure(context.Background(), func(p store.PastFailure) (bool, error) {
+	err := s.EachPastFailure(context.Background(), func(p store.PastFailure) (bool, error) {
 		if kept++; p.Failures != n-kept {
 			return false, fmt.Errorf("%d from the end is %d", kept, p.Failures)
 		}
@@ -77,8 +75,7 @@ func TestHistoryGoesOnAfterATornWrite(t *testing.T) {
 	path := t.TempDir()
 	var want []int
 	for life := range 4 {
-		s, err := Open(path, Options{Reserve: 1})
-		must(t, err)
+		s := OpenAt(t, path, Options{Reserve: 1})
 		for i := range 3 {
 			var one pastFailures
 			one.add(store.PastFailure{Failures: life*10 + i})
@@ -86,7 +83,7 @@ func TestHistoryGoesOnAfterATornWrite(t *testing.T) {
 			want = append(want, life*10+i)
 		}
 		var got []int
-		err = s.EachPastFailure(t.Context(), func(p store.PastFailure) (bool, error) { got = append(got, p.Failures); return true, nil })
+		err := s.EachPastFailure(t.Context(), func(p store.PastFailure) (bool, error) { got = append(got, p.Failures); return true, nil })
 		slices.Reverse(got)
 		if !slices.Equal(want, got) || err != nil {
 			t.Errorf("life %d: %v, want %v, %v", life, got, want, err)
@@ -118,9 +115,7 @@ func TestHistoryThatCannotBeWrittenStopsNothing(t *testing.T) {
 		return nil
 	}))
 	var said strings.Builder
-	s, err := Open(t.TempDir(), Options{Reserve: 1, FS: disk, Log: slog.New(slog.NewTextHandler(&said, nil))})
-	must(t, err)
-	defer s.Close()
+	s := OpenAt(t, t.TempDir(), Options{Reserve: 1, FS: disk, Log: slog.New(slog.NewTextHandler(&said, nil))})
 	for i := range 4 {
 		failing.Store(i == 1 || i == 2)
 		r := &store.Record{ID: uuid.UUID{byte(i)}, Queue: "q", State: store.Waiting, Due: time.Unix(0, 0), Failures: i}
@@ -134,7 +129,7 @@ func TestHistoryThatCannotBeWrittenStopsNothing(t *testing.T) {
 		}
 	}
 	var got []int
-	err = s.EachPastFailure(t.Context(), func(p store.PastFailure) (bool, error) { got = append(got, p.Failures); return true, nil })
+	err := s.EachPastFailure(t.Context(), func(p store.PastFailure) (bool, error) { got = append(got, p.Failures); return true, nil })
 	if !slices.Equal(got, []int{3, 0}) || err != nil || strings.Count(said.String(), "level=WARN") != 1 || !strings.Contains(said.String(), "no space left") {
 		t.Errorf("%v, %v, said %s", got, err, &said)
 	}
@@ -143,9 +138,7 @@ func TestHistoryThatCannotBeWrittenStopsNothing(t *testing.T) {
 // A Finish that fails ends no claim: repeated, it ends them all.
 func TestAFinishThatFailsIsRepeated(t *testing.T) {
 	t.Parallel()
-	s, err := Open(t.TempDir(), Options{Reserve: 1})
-	must(t, err)
-	defer s.Close()
+	s := OpenAt(t, t.TempDir(), Options{Reserve: 1})
 	for i := range byte(2) {
 		must(t, s.Add(t.Context(), []*store.Record{{ID: uuid.UUID{i}, Queue: "q", State: store.Waiting, Due: time.Unix(0, 0)}}))
 	}
@@ -269,8 +262,7 @@ func TestWhatIsAlikeIsInItsOwnGroup(t *testing.T) {
 func TestOldGroupsAreForgotten(t *testing.T) {
 	t.Parallel()
 	path, now := t.TempDir(), time.Now()
-	s, err := Open(path, Options{Reserve: 1})
-	must(t, err)
+	s := OpenAt(t, path, Options{Reserve: 1})
 	r := &store.Record{ID: uuid.New(), Queue: "q", State: store.Parked, Due: now, FailedAt: now}
 	must(t, s.Add(t.Context(), []*store.Record{r}))
 	found, err := s.Find(t.Context(), r.ID)
@@ -286,9 +278,7 @@ func TestOldGroupsAreForgotten(t *testing.T) {
 	sweeps(23*time.Hour, 1)
 	sweeps(25*time.Hour, 0)
 	must(t, s.Close())
-	s, err = Open(path, Options{Reserve: 1})
-	must(t, err)
-	defer s.Close()
+	s = OpenAt(t, path, Options{Reserve: 1})
 	expect.Equal(t, len(s.groups.known), 0, "opened again, it knows … groups")
 }
 
@@ -296,9 +286,7 @@ func TestOldGroupsAreForgotten(t *testing.T) {
 // and more time than finding where a queue begins.
 func TestAPageOpensTheQueuesThatItShows(t *testing.T) {
 	t.Parallel()
-	s, err := Open(t.TempDir(), Options{})
-	must(t, err)
-	defer s.Close()
+	s := OpenAt(t, t.TempDir(), Options{})
 	var all []*store.Record
 	const queues, page = 500, 20
 	for i := range 2 * queues {
@@ -376,8 +364,7 @@ func TestOldReceiptsAreTakenOffTheDisk(t *testing.T) {
 	most := (store.ReceiptsKept+size-1)/size*size + size // the oldest batch may be needed in part
 	var all []store.Receipt
 	for _, batches := range []int{12, 2, 12} {
-		s, err := Open(dir, Options{})
-		must(t, err)
+		s := OpenAt(t, dir, Options{})
 		for range batches {
 			for range size {
 				n := len(all)
