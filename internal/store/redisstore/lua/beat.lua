@@ -9,7 +9,6 @@ for _, gone in ipairs(call('ZRANGE', P .. 'replicas', '-inf', time, 'BYSCORE')) 
   call('HDEL', P .. 'replicas:about', gone)
 end
 for _, id in ipairs(call('ZRANGE', P .. 'replicas', 0, -1)) do
-  out[#out + 1] = id
-  out[#out + 1] = call('HGET', P .. 'replicas:about', id)
+  push(out, id, call('HGET', P .. 'replicas:about', id))
 end
 return out

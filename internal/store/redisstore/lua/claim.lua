@@ -24,8 +24,7 @@ for i = 1, #due, 2 do
     tokens[n + 1], tokens[n + 2] = number, token .. ' ' .. lane
   end
   gone[#gone + 1] = number
-  out[#out + 1] = number
-  out[#out + 1] = value or ''
+  push(out, number, value or '')
 end
 if #gone > 0 then
   call('ZREM', w, unpack(gone))

@@ -26,9 +26,7 @@ for _, queue in ipairs(call('SMEMBERS', P .. 'queues')) do
     call('SREM', P .. 'queues', queue)
   else
     local m = a[1] and meta(a[1])
-    for _, v in ipairs({queue, waiting, parked, discarded, a[2] or '', m and head(a[1], m) or ''}) do
-      out[#out + 1] = v
-    end
+    push(out, queue, waiting, parked, discarded, a[2] or '', m and head(a[1], m) or '')
   end
 end
 return out

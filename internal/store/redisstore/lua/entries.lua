@@ -6,8 +6,7 @@ local names = call('ZRANGE', P .. 'en', arg(), arg(), 'BYLEX', 'LIMIT', 0, arg()
 local most = tonumber(arg())
 for _, name in ipairs(names) do
   local value = call('HGET', P .. 'e', name) or ''
-  out[#out + 1] = name
-  out[#out + 1] = value
+  push(out, name, value)
   bytes = bytes + #name + #value
   if bytes > most then
     break

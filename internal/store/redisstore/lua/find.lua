@@ -1,7 +1,6 @@
 -- Find. Argument: id. Returns for each record with that id: number, record.
 local id, out = arg(), {}
 for n in (call('HGET', P .. 'i:' .. bucket(id), id) or ''):gmatch('%d+') do
-  out[#out + 1] = n
-  out[#out + 1] = call('GET', P .. 'm:' .. member(tonumber(n)))
+  push(out, n, call('GET', P .. 'm:' .. member(tonumber(n))))
 end
 return out

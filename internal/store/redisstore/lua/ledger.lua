@@ -4,8 +4,7 @@ local out, recount = {}, arg() == '1'
 local all = call('HGETALL', P .. 'sums')
 for i = 1, #all, 2 do
   if not recount or not all[i]:find('^[wpd]') then
-    out[#out + 1] = all[i]
-    out[#out + 1] = all[i + 1]
+    push(out, all[i], all[i + 1])
   end
 end
 if recount then
@@ -14,8 +13,7 @@ if recount then
       for _, state in ipairs(i == 1 and {'w', 'p', 'd', 'c'} or {'w', 'c'}) do
         local n = call('ZCARD', P .. state .. ':' .. lane)
         if n > 0 then
-          out[#out + 1] = (state == 'c' and 'w' or state) .. queue
-          out[#out + 1] = n
+          push(out, (state == 'c' and 'w' or state) .. queue, n)
         end
       end
     end

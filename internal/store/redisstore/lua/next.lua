@@ -5,8 +5,7 @@ local out = {}
 for _, lane in ipairs(call('SMEMBERS', P .. 'wq')) do
   local first = call('ZRANGE', P .. 'w:' .. lane, 0, 0, 'WITHSCORES')
   if first[1] then
-    out[#out + 1] = lane
-    out[#out + 1] = first[2]
+    push(out, lane, first[2])
   else
     call('SREM', P .. 'wq', lane)
   end

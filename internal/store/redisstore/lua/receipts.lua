@@ -12,9 +12,7 @@ for _, process in ipairs(call('ZRANGE', P .. 'receipts:by', 0, -1)) do
     if new > 0 then
       list = call('LRANGE', P .. 'receipts:' .. process, -new, -1)
     end
-    found[#found + 1] = process
-    found[#found + 1] = tostring(written)
-    found[#found + 1] = list
+    push(found, process, tostring(written), list)
   end
 end
 return found

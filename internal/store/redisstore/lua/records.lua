@@ -57,13 +57,6 @@ local function take(number, m)
   count(kept, m.state .. m.group, -1)
 end
 
--- endclaim deletes a claim or lock.
-local function endclaim(number)
-  call('HDEL', P .. 'token', number)
-  call('ZREM', P .. 'lease', number)
-  call('ZREM', P .. 'locks', number)
-end
-
 -- The index of ids: id → its numbers, in hashes small enough for the compact encoding.
 local function index(id, number)
   local key, plain = P .. 'i:' .. bucket(id), ('%.0f'):format(tonumber(number))

@@ -110,9 +110,7 @@ for i, f in ipairs(found) do
   if m and (not any or groups[m.group]) then
     local value = bodies and call('GETRANGE', P .. 'm:' .. f.number, 8, -1) or head(f.number, m)
     sum = sum + #value
-    for _, v in ipairs({f.text, f.number, m.body, value}) do
-      out[#out + 1] = v
-    end
+    push(out, f.text, f.number, m.body, value)
   end
   if f == limit then
     last = false

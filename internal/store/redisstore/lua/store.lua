@@ -17,6 +17,13 @@ local function arg()
   return ARGV[at]
 end
 
+-- push appends values to a list.
+local function push(list, ...)
+  for _, v in ipairs({...}) do
+    list[#list + 1] = v
+  end
+end
+
 -- now returns the server's time in milliseconds.
 local function now()
   local t = call('TIME')
@@ -83,6 +90,13 @@ local function lanesof(queue)
   return all
 end
 
+-- endclaim deletes a claim or lock.
+local function endclaim(number)
+  call('HDEL', P .. 'token', number)
+  call('ZREM', P .. 'lease', number)
+  call('ZREM', P .. 'locks', number)
+end
+
 -- giveback ends a claim or a lock: a waiting record can be claimed again.
 local function giveback(number, token)
   local lane = token:sub(token:find(' ', 1, true) + 1)
@@ -92,9 +106,7 @@ local function giveback(number, token)
     call('ZADD', P .. 'w:' .. lane, due, number)
     call('SADD', P .. 'wq', lane)
   end
-  call('ZREM', P .. 'lease', number)
-  call('ZREM', P .. 'locks', number)
-  call('HDEL', P .. 'token', number)
+  endclaim(number)
 end
 
 -- held returns whether a record is claimed or locked by this token.
