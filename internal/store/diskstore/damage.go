@@ -161,14 +161,12 @@ func (d *damage) note(place string, err error) {
 
 // skipped notes a range of keys that cannot be read.
 func (d *damage) skipped(from []byte, err error) {
-	if info := pebble.ExtractDataCorruptionInfo(err); info != nil && d.lost != nil &&
-		d.lost.of(d.files.PathBase(info.Path)) {
-		return // noted already
-	} else if info != nil {
+	switch info := pebble.ExtractDataCorruptionInfo(err); {
+	case info == nil:
+		d.note(placeOfKey(from), err)
+	case d.lost == nil || !d.lost.of(d.files.PathBase(info.Path)): // otherwise it is noted already
 		d.note(info.Path, err)
-		return
 	}
-	d.note(placeOfKey(from), err)
 }
 
 // unreadable notes an error that is about one record and returns nil, so that the rest

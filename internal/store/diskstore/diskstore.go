@@ -354,7 +354,8 @@ func (s *Store) checkFormat() (numbered bool, err error) {
 		// Earlier formats had no witness (except the last builds of format 3).
 		was, _, err := s.witness.read()
 		if err == nil && was == nil {
-			err = fmt.Errorf("%w: the number of its format cannot be read, and its witness is gone", pebble.ErrCorruption)
+			err = fmt.Errorf("%w: the number of its format cannot be read, and its witness is gone",
+				pebble.ErrCorruption)
 		}
 		return false, err
 	case f != nil && string(f) != string([]byte{formatVersion}):

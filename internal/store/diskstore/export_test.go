@@ -16,22 +16,14 @@ import (
 
 const FormatVersion = formatVersion
 
-// first returns the key of the first waiting record of a queue.
-func (s *Store) first(queue string) (key []byte, err error) {
-	_, err = s.firsts([]start{{lane: store.Lane{Queue: queue}, low: queuePrefix(store.Waiting, queue)}}, func(_ start, k, _ []byte) error {
-		key = bytes.Clone(k)
-		return nil
-	})
-	return key, err
-}
-
-// Lose deletes a record without a change of counters.
+// Lose deletes the first waiting record of a queue without a change of counters.
 func (s *Store) Lose(queue string) error {
-	key, err := s.first(queue)
+	it, err := s.walk(s.db, queuePrefix(store.Waiting, queue), nil)
 	if err != nil {
 		return err
 	}
-	return s.db.Delete(key, pebble.Sync)
+	it.First()
+	return errors.Join(s.db.Delete(bytes.Clone(it.Key()), pebble.Sync), it.Close())
 }
 
 // LoseLedger deletes the counts of messages that came and went.
@@ -103,16 +95,12 @@ func (s *Store) Flush() error { return s.db.Flush() }
 
 // AsFormat gives the folder of a closed store another number.
 func AsFormat(path string, format ...byte) error {
-	return rewrite(path, func(_ *pebble.DB, b *pebble.Batch) error { return b.Set(keyFormat, format, nil) })
-}
-
-func rewrite(path string, with func(*pebble.DB, *pebble.Batch) error) error {
-	db, err := pebble.Open(path, &pebble.Options{Merger: adder, FormatMajorVersion: pebble.FormatNewest, ErrorIfNotExists: true})
+	db, err := pebble.Open(path, &pebble.Options{Merger: adder, FormatMajorVersion: pebble.FormatNewest,
+		ErrorIfNotExists: true})
 	if err != nil {
 		return err
 	}
-	b := db.NewBatch()
-	return errors.Join(with(db, b), b.Commit(pebble.Sync), b.Close(), db.Close())
+	return errors.Join(db.Set(keyFormat, format, pebble.Sync), db.Close())
 }
 
 // AfterEIO ends the time during which a block is not read again, and a queue not searched

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 
@@ -58,15 +59,18 @@ func Salvage(ctx context.Context, from, to string, o Options) (done Salvaged, er
 	done.Unread = map[string]string{}
 	if err != nil { // only the files are left to read
 		done.Unread["database"] = err.Error()
+	} else {
+		defer func() {
+			maps.Copy(done.Unread, source.Damage())
+			err = errors.Join(err, source.Close())
+		}()
 	}
 	o.Existing, o.salvage = false, false
 	target, err := Open(to, o)
 	if err != nil {
-		if source != nil {
-			err = errors.Join(err, source.Close())
-		}
 		return done, err
 	}
+	defer func() { err = errors.Join(err, target.Close()) }()
 	s := &salvage{Salvaged: &done, ctx: ctx, to: target}
 	loose := loose{fs: newPebbleFS(files), folder: from, blobs: filesOf(before, ".blob"), unread: done.Unread,
 		logs: source == nil}
@@ -83,13 +87,7 @@ func Salvage(ctx context.Context, from, to string, o Options) (done Salvaged, er
 	if err == nil {
 		err = target.startAfter(ctx, s.newest)
 	}
-	if source != nil {
-		for place, how := range source.Damage() {
-			done.Unread[place] = how
-		}
-		err = errors.Join(err, source.Close())
-	}
-	return done, errors.Join(err, target.Close())
+	return done, err
 }
 
 // salvage is a running Salvage.
@@ -408,12 +406,16 @@ func (l *loose) table(path string, visit visitor) (stopped, err error) {
 	}
 	defer it.Close()
 	last := ""
-	for kv := it.First(); kv != nil; kv = it.Next() {
+	kv := it.First()
+	visitIt := func() error {
 		value, _, err := kv.Value(nil)
-		if err == nil {
-			err = visit(kv.Kind(), kv.K.UserKey, uint64(kv.SeqNum()), value)
-		}
 		if err != nil {
+			return err
+		}
+		return visit(kv.Kind(), kv.K.UserKey, uint64(kv.SeqNum()), value)
+	}
+	for ; kv != nil; kv = it.Next() {
+		if err := visitIt(); err != nil {
 			return nil, err
 		}
 		last = string(kv.K.UserKey)
@@ -426,12 +428,8 @@ func (l *loose) table(path string, visit visitor) (stopped, err error) {
 		l.unread[path] = flippedBack
 		return l.table(path, visit)
 	}
-	for kv := it.Last(); kv != nil && string(kv.K.UserKey) > last; kv = it.Prev() {
-		value, _, err := kv.Value(nil)
-		if err == nil {
-			err = visit(kv.Kind(), kv.K.UserKey, uint64(kv.SeqNum()), value)
-		}
-		if err != nil {
+	for kv = it.Last(); kv != nil && string(kv.K.UserKey) > last; kv = it.Prev() {
+		if err := visitIt(); err != nil {
 			return nil, err
 		}
 	}

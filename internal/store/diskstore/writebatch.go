@@ -214,7 +214,7 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) error {
 	if err := s.checkSpace(size, s.reserve); err != nil {
 		return err
 	}
-	if hasLarge(records) {
+	if slices.ContainsFunc(records, func(r *store.Record) bool { return len(r.Message.Body) >= largeBody }) {
 		s.large.Lock()
 		defer s.large.Unlock()
 		defer s.flushLarge()
@@ -260,10 +260,6 @@ const (
 	// added. Until then Pebble has it in memory several times.
 	largeBody = 8 << 20
 )
-
-func hasLarge(records []*store.Record) bool {
-	return slices.ContainsFunc(records, func(r *store.Record) bool { return len(r.Message.Body) >= largeBody })
-}
 
 // flushLarge waits until a large body is on the disk outside of the log. Pebble reports errors at
 // the next commit; the record is in its log already.
