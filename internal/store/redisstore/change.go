@@ -127,10 +127,8 @@ func (c *change) lock(ctx context.Context, keys []store.Key) error {
 		if err := c.release(ctx, c.records); err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(tryAgainAfter):
+		if err := pause(ctx); err != nil {
+			return err
 		}
 	}
 }
@@ -338,10 +336,8 @@ func (s *Store) apply(ctx context.Context, args []string) error {
 		if errors.As(err, &said) || time.Since(began) > s.Timeout {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if pause(ctx) != nil {
 			return err
-		case <-time.After(tryAgainAfter):
 		}
 	}
 }

@@ -102,22 +102,19 @@ func (s *Store) finish(ctx context.Context, outcomes []store.Outcome) (int, erro
 		_, n, _ := o.Claim.Key.Parts() // 0, which no record has, for an invalid key
 		r := o.Claim.Record
 		args = append(args, member(n), o.Claim.Token)
-		switch {
-		case o.Park != "":
-			parked := *r
-			parked.State, parked.ParkedFor, parked.Due = store.Parked, o.Park, o.At
-			v, err := store.AppendRecord(nil, &parked)
-			if err != nil {
-				return 0, err
-			}
-			as := r.EverParked()
-			args = append(args, "p", micros(&parked), rueidis.BinaryString(v[:len(v)-len(r.Message.Body)]),
-				columns[as:as+1])
-		case r.Forward != nil:
-			args = append(args, "f", pastFailure(r, o.At, store.EndedForwarded))
-		default:
-			args = append(args, "r", pastFailure(r, o.At, store.EndedRetried))
+		if o.Park == "" {
+			ending, as := r.Ended()
+			args = append(args, columns[as:as+1], pastFailure(r, o.At, ending))
+			continue
 		}
+		parked := *r
+		parked.State, parked.ParkedFor, parked.Due = store.Parked, o.Park, o.At
+		v, err := store.AppendHead(nil, &parked)
+		if err != nil {
+			return 0, err
+		}
+		as := r.EverParked()
+		args = append(args, "p", micros(&parked), rueidis.BinaryString(v), columns[as:as+1])
 	}
 	m, err := s.write(ctx, scriptFinish, args...)
 	if err != nil {

@@ -149,6 +149,11 @@ func (s *Store) check(ctx context.Context) error {
 	default:
 		return fmt.Errorf("redis: durability %q: expected synced, replicated or cached", s.Durability)
 	}
+	if s.Durability == Replicated {
+		s.confirm = func(b rueidis.Builder, within time.Duration) rueidis.Completed {
+			return b.Wait().Numreplicas(int64(s.Replicas)).Timeout(within.Milliseconds()).Build()
+		}
+	}
 	if s.client().Mode() != rueidis.ClientModeStandalone && s.Durability != Replicated {
 		s.Log.Warn("store: when a replica replaces a server of Redis, writes that it did not have yet are lost: set "+
 			"store.redis.durability to replicated", "durability", s.Durability)
@@ -168,9 +173,6 @@ func (s *Store) checkNode(ctx context.Context, node rueidis.Client) error {
 	if said, ok := rueidis.IsRedisErr(err); ok && strings.HasPrefix(said.Error(), "NOPERM") {
 		s.Log.Warn("store: this user may not run INFO, so it is not known whether Redis evicts messages and how "+
 			"durable they are: make sure that it has `maxmemory-policy noeviction` and `appendonly yes`", "error", err)
-		if s.Durability == Replicated {
-			s.confirm = s.replicated
-		}
 		return nil
 	}
 	if err != nil {
@@ -191,22 +193,10 @@ func (s *Store) checkNode(ctx context.Context, node rueidis.Client) error {
 		s.Log.Warn("store: Redis has no maxmemory, and may take all memory of its machine: set maxmemory, so that " +
 			"the intake stops in time")
 	}
-	switch s.Durability {
-	case Replicated:
-		s.confirm = s.replicated
-	case Synced:
+	if s.Durability == Synced {
 		return s.checkSynced(ctx, node, info)
-	case Cached:
 	}
 	return nil
-}
-
-func (s *Store) replicated(b rueidis.Builder, within time.Duration) rueidis.Completed {
-	return b.Wait().Numreplicas(int64(s.Replicas)).Timeout(within.Milliseconds()).Build()
-}
-
-func onDisk(b rueidis.Builder, within time.Duration) rueidis.Completed {
-	return b.Waitaof().Numlocal(1).Numreplicas(0).Timeout(within.Milliseconds()).Build()
 }
 
 // checkSynced finds out how to confirm that a write is on the server's disk.
@@ -236,7 +226,9 @@ func (s *Store) checkSynced(ctx context.Context, node rueidis.Client, info map[s
 			"appendfsync", fsync)
 	}
 	if asks {
-		s.confirm = onDisk
+		s.confirm = func(b rueidis.Builder, within time.Duration) rueidis.Completed {
+			return b.Waitaof().Numlocal(1).Numreplicas(0).Timeout(within.Milliseconds()).Build()
+		}
 	}
 	return nil
 }
@@ -453,12 +445,8 @@ func (s *Store) watch(ctx context.Context) error {
 	defer cancel()
 	was := s.generation()
 	id, n, err := s.runIdentity(ctx, nil, "", "", "")
-	for err != nil && ctx.Err() == nil { // a cut connection does not mean a dead server
-		select {
-		case <-ctx.Done():
-		case <-time.After(tryAgainAfter):
-			id, n, err = s.runIdentity(ctx, nil, "", "", "")
-		}
+	for err != nil && pause(ctx) == nil { // a cut connection does not mean a dead server
+		id, n, err = s.runIdentity(ctx, nil, "", "", "")
 	}
 	if err == nil {
 		err = s.checkIdentity(id)

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -133,22 +135,13 @@ func (s *Store) which(ctx context.Context, r store.Range) ([]string, error) {
 	for id := range groups {
 		which = append(which, string(id[:]))
 	}
-	// A group's waiting records are searched among their queue's.
-	begin := len(which)
-	var of []string
-	for id, queue := range groups {
-		of = append(of, queue)
-		for _, state := range states {
-			if state == 'p' || state == 'd' {
-				which = append(which, "g:"+string(state)+":"+string(id[:]))
-			}
+	for id := range groups {
+		for _, state := range strings.TrimPrefix(states, "wc") {
+			which = append(which, "g:"+string(state)+":"+string(id[:]))
 		}
 	}
-	if states[0] == 'w' {
-		which = sets(which, slices.Compact(slices.Sorted(slices.Values(of))), "wc")
-	}
-	if len(which) == begin {
-		return nil, nil
+	if states[0] == 'w' { // a group's waiting records are searched among their queue's
+		which = sets(which, slices.Compact(slices.Sorted(maps.Values(groups))), "wc")
 	}
 	return which, nil
 }

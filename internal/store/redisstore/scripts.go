@@ -112,8 +112,15 @@ func (s *Store) write(ctx context.Context, sc *script, args ...string) (rueidis.
 	return m, err
 }
 
-// tryAgainAfter is the interval between tries.
-const tryAgainAfter = 20 * time.Millisecond
+// pause waits between tries, unless ctx ends.
+func pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(20 * time.Millisecond):
+		return nil
+	}
+}
 
 func (s *Store) run(
 	ctx context.Context, sc *script, confirm confirm, same bool, args []string,
@@ -136,10 +143,8 @@ func (s *Store) run(
 		case strings.HasPrefix(said.Error(), "OOM "):
 			return m, fmt.Errorf("redis: %w: %w", store.ErrFull, err)
 		case notYet(said):
-			select {
-			case <-ctx.Done():
+			if pause(ctx) != nil {
 				return m, s.wrapError(err)
-			case <-time.After(tryAgainAfter):
 			}
 		default:
 			return m, s.wrapError(err)
