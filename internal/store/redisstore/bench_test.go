@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -12,15 +11,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
 )
-
-func batchOf(n int, after func() time.Duration) []*store.Record {
-	body := strings.Repeat("x", 1024)
-	var batch []*store.Record
-	for range n {
-		batch = append(batch, storetest.Waiting("orders", after(), body))
-	}
-	return batch
-}
 
 // told returns a number from Redis's INFO.
 func told(b *testing.B, server *server, name string) int64 {
@@ -31,17 +21,22 @@ func told(b *testing.B, server *server, name string) int64 {
 	return n
 }
 
+// open opens a store on a server that syncs as its durability needs.
+func open(b *testing.B, d redisstore.Durability) (*server, *redisstore.Store) {
+	server := start(b, "appendfsync "+map[bool]string{true: "everysec", false: "always"}[d == redisstore.Cached])
+	o := server.options()
+	o.Durability = d
+	return server, openAt(b, o)
+}
+
 // BenchmarkMemory measures Redis's memory for a waiting message with a body of 1 KiB.
 func BenchmarkMemory(b *testing.B) {
-	server := start(b, "appendfsync everysec")
-	o := server.options()
-	o.Durability = redisstore.Cached
-	s := openAt(b, o)
+	server, s := open(b, redisstore.Cached)
 	before := told(b, server, "used_memory")
 	const n = 200_000
 	for b.Loop() {
 		for range n / 256 {
-			must(b, s.Add(ctx, batchOf(256, func() time.Duration { return time.Hour + rand.N(time.Hour) })))
+			must(b, s.Add(ctx, storetest.Batch(256, func() time.Duration { return time.Hour + rand.N(time.Hour) })))
 		}
 	}
 	each := float64(told(b, server, "used_memory")-before) / float64(b.N*(n/256*256))
@@ -57,20 +52,13 @@ func BenchmarkCycle(b *testing.B) {
 		waiting    int
 	}{{redisstore.Cached, 0}, {redisstore.Synced, 0}, {redisstore.Synced, 100_000}} {
 		b.Run(fmt.Sprintf("%s/waiting=%d", c.durability, c.waiting), func(b *testing.B) {
-			fsync := "always"
-			if c.durability == redisstore.Cached {
-				fsync = "everysec"
-			}
-			server := start(b, "appendfsync "+fsync)
-			o := server.options()
-			o.Durability = c.durability
-			s := openAt(b, o)
+			server, s := open(b, c.durability)
 			for range c.waiting / 256 {
-				must(b, s.Add(ctx, batchOf(256, func() time.Duration { return time.Hour + rand.N(time.Hour) })))
+				must(b, s.Add(ctx, storetest.Batch(256, func() time.Duration { return time.Hour + rand.N(time.Hour) })))
 			}
 			var spent [3]time.Duration
 			sent := told(b, server, "total_commands_processed")
-			batch := batchOf(256, func() time.Duration { return rand.N(time.Second) })
+			batch := storetest.Batch(256, func() time.Duration { return rand.N(time.Second) })
 			upTo := batch[0].Due.Add(10 * time.Second)
 			for b.Loop() {
 				began := time.Now()
@@ -81,11 +69,7 @@ func BenchmarkCycle(b *testing.B) {
 					b.Fatal(len(claims), err)
 				}
 				claimed := time.Now()
-				out := make([]store.Outcome, len(claims))
-				for i := range claims {
-					out[i].Claim = claims[i]
-				}
-				if n, err := s.Finish(ctx, out); n != 256 || err != nil {
+				if n, err := s.Finish(ctx, storetest.Ended(claims, upTo)); n != 256 || err != nil {
 					b.Fatal(n, err)
 				}
 				for i, d := range []time.Duration{added.Sub(began), claimed.Sub(added), time.Since(claimed)} {
@@ -103,22 +87,15 @@ func BenchmarkCycle(b *testing.B) {
 
 // BenchmarkPast measures Redis's memory for a past failure.
 func BenchmarkPast(b *testing.B) {
-	server := start(b, "appendfsync everysec")
-	o := server.options()
-	o.Durability = redisstore.Cached
-	s := openAt(b, o)
+	server, s := open(b, redisstore.Cached)
 	const n = 100_000
 	before := told(b, server, "used_memory")
 	for b.Loop() {
 		for range n / 256 {
-			must(b, s.Add(ctx, batchOf(256, func() time.Duration { return 0 })))
+			must(b, s.Add(ctx, storetest.Batch(256, func() time.Duration { return 0 })))
 			claims, err := s.Claim(ctx, store.Lane{Queue: "orders"}, late, 256, 1<<30)
 			must(b, err)
-			out := make([]store.Outcome, len(claims))
-			for i := range claims {
-				out[i] = store.Outcome{Claim: claims[i], At: late}
-			}
-			must(b, errOf(s.Finish(ctx, out)))
+			must(b, errOf(s.Finish(ctx, storetest.Ended(claims, late))))
 		}
 	}
 	b.ReportMetric(float64(told(b, server, "used_memory")-before)/float64(n), "bytes/pastFailure")

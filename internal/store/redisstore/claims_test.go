@@ -129,13 +129,17 @@ func TestACrashInAChangeLeavesNothingLocked(t *testing.T) {
 // A process that hangs in a Change, whose locks others release meanwhile, changes nothing
 // when it continues.
 func TestAStalledChangeHasNoSay(t *testing.T) {
-	for _, at := range []string{"edit", "apply"} {
-		t.Run(at, func(t *testing.T) {
+	for _, c := range []struct {
+		name, at string
+		edit     store.Edit
+	}{{"edit", "edit", store.Edit{Delete: true}}, {"apply", "apply", store.Edit{Delete: true}},
+		{"entries alone", "apply", store.Edit{}}} {
+		t.Run(c.name, func(t *testing.T) {
 			_, s, other := two(t)
 			add(t, s, 8)
 			var once sync.Once
 			stall := func(step string) error {
-				if step == at {
+				if step == c.at {
 					once.Do(func() {
 						age(t, other)
 						must(t, other.Recover(ctx))
@@ -148,30 +152,15 @@ func TestAStalledChangeHasNoSay(t *testing.T) {
 			s.Steps(stall)
 			n, err := s.Change(ctx, keys(t, s), func(_ store.Key, r *store.Record) store.Edit {
 				_ = stall("edit")
-				return store.Edit{Delete: true}
+				return c.edit
 			}, func(n int) []store.Entry { return []store.Entry{{Name: "account", Value: fmt.Append(nil, n)}} })
 			account, _ := s.Entry(ctx, "account")
 			lines := storetest.Balances(t, other)
-			if err == nil || at == "apply" && !errors.Is(err, redisstore.ErrTooLong) || account != nil || lines["q"][store.Retried] != 4 || waiting(t, s) != 4 {
+			if err == nil || c.at == "apply" && !errors.Is(err, redisstore.ErrTooLong) || account != nil ||
+				lines["q"][store.Retried] != 4 || waiting(t, s) != 4 {
 				t.Errorf("%d, %v, account %q, ledger %v", n, err, account, lines)
 			}
 		})
-	}
-}
-
-// A Change that writes only entries is also forbidden when its locks were released.
-func TestAForbiddenChangeWritesNoAccount(t *testing.T) {
-	_, s, other := two(t)
-	add(t, s, 2)
-	s.Steps(func(string) error {
-		age(t, other)
-		return other.Recover(ctx)
-	})
-	_, err := s.Change(ctx, keys(t, s), func(store.Key, *store.Record) store.Edit { return store.Edit{} },
-		func(int) []store.Entry { return []store.Entry{{Name: "account", Value: []byte("x")}} })
-	account, _ := s.Entry(ctx, "account")
-	if !errors.Is(err, redisstore.ErrTooLong) || account != nil {
-		t.Errorf("%v, account %q", err, account)
 	}
 }
 
@@ -187,17 +176,14 @@ func TestChangesOfTwoProcessesTakeTurns(t *testing.T) {
 	for _, s := range []store.Store{a, b} {
 		wg.Go(func() {
 			for range 10 {
-				_, err := s.Change(ctx, all, func(k store.Key, r *store.Record) store.Edit {
+				expect.Err(t, errOf(s.Change(ctx, all, func(k store.Key, r *store.Record) store.Edit {
 					if r == nil {
 						t.Errorf("%s was not given to edit", k)
 						return store.Edit{}
 					}
 					r.Failures++
 					return store.Edit{Keep: true}
-				}, nil)
-				if err != nil {
-					t.Error(err)
-				}
+				}, nil)), nil, "changing")
 			}
 		})
 	}
@@ -294,9 +280,8 @@ func TestABatchInDoubtNeedsNoRoom(t *testing.T) {
 	on(t, "Redis", func(t *testing.T, o redisnode.Options) {
 		server, between, s := doubtful(t, o)
 		batch := []*store.Record{storetest.Waiting("q", 0, "a"), storetest.Waiting("q", time.Second, "b")}
-		if _, _, err := s.Free(); err != nil { // and the room is known, for a moment: what follows is sent
-			t.Fatal(err)
-		}
+		_, _, err := s.Free() // and the room is known, for a moment: what follows is sent
+		must(t, err)
 		release := between.HoldAnswers()
 		unanswered(t, s, batch)
 		release()
@@ -347,12 +332,9 @@ func TestAChangeWhoseAnswerWasLostIsDoneOrNeverWillBe(t *testing.T) {
 				all := keys(t, direct)
 				// Its script is there, and the connection that confirms writes: what is held on
 				// that does arrive later, and is no script that Redis does not know.
-				if _, err := s.Change(ctx, all[:1], func(store.Key, *store.Record) store.Edit { return store.Edit{Keep: true} }, nil); err != nil {
-					t.Fatal(err)
-				}
-				if _, _, err := s.Free(); err != nil { // for a second nothing but the Change asks Redis
-					t.Fatal(err)
-				}
+				must(t, errOf(s.Change(ctx, all[:1], storetest.Keep(func(*store.Record) {}), nil)))
+				_, _, err := s.Free() // for a second nothing but the Change asks Redis
+				must(t, err)
 				n, err := s.Change(ctx, all, func(_ store.Key, r *store.Record) store.Edit {
 					if r == nil {
 						return store.Edit{}
@@ -413,7 +395,9 @@ func TestWhatIsRepeatedIsConfirmed(t *testing.T) {
 			var port string
 			must(t, errOf(fmt.Sscanf(server.Addr(), "127.0.0.1:%s", &port)))
 			must(t, errOf(replica.Do(ctx, "REPLICAOF", "127.0.0.1", port)))
-			eventually(t, "the replica follows", func() bool { return replica.Info(ctx, "replication", "master_link_status") == "up" })
+			expect.Eventually(t, "the replica follows", func() bool {
+				return replica.Info(ctx, "replication", "master_link_status") == "up"
+			})
 			so := server.options()
 			so.Durability = redisstore.Replicated
 			repeated(t, server, so, func() { must(t, replica.Pause()) }, func() { must(t, replica.Continue()) })
@@ -421,7 +405,8 @@ func TestWhatIsRepeatedIsConfirmed(t *testing.T) {
 		t.Run("everysec", func(t *testing.T) {
 			server := startOn(t, o, "")
 			so := server.options()
-			if !redisstore.TellsSyncs(ctx, t, so) {
+			all, _, err := redisstore.Survey(ctx, so)
+			if must(t, err); !all[0].TellsSyncs() {
 				return // a Redis that cannot say when it has synced is refused with everysec
 			}
 			server.do(t, "CONFIG", "SET", "appendfsync", "everysec")
@@ -444,8 +429,7 @@ func repeated(t *testing.T, server *server, o redisstore.Options, stop, goOn fun
 		"PutEntries":    func() error { return s.PutEntries(ctx, []store.Entry{{Name: "n"}}) },
 		"DeleteEntries": func() error { return s.DeleteEntries(ctx, "n") },
 		"Change": func() error { // is done again by itself, within its time
-			_, err := s.Change(ctx, all, func(store.Key, *store.Record) store.Edit { return store.Edit{Keep: true} }, nil)
-			return err
+			return errOf(s.Change(ctx, all, storetest.Keep(func(*store.Record) {}), nil))
 		},
 	}
 	// Each try is on another connection: of the first one Redis still knows what it wrote.
@@ -502,12 +486,7 @@ func TestABatchThatArrivesLateIsNotAddedTwice(t *testing.T) {
 		scripts := func() string { return server.Info(ctx, "commandstats", "cmdstat_evalsha") }
 		before := scripts()
 		conns.arrive()
-		untilAnswered(t, func() error {
-			if scripts() == before {
-				return errors.New("the late command has not arrived")
-			}
-			return nil
-		})
+		expect.Eventually(t, "the late command arrives", func() bool { return scripts() != before })
 		expect.Equal(t, waiting(t, s), 7, "messages are kept")
 	})
 }

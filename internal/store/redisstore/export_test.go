@@ -13,9 +13,6 @@ func (s *Store) Renew(ctx context.Context) error { return s.renew(ctx) }
 // Recover releases locks that others have left, as s does periodically.
 func (s *Store) Recover(ctx context.Context) error { return s.unlockAbandoned(ctx) }
 
-// Refresh reads the groups again, as s does periodically.
-func (s *Store) Refresh(ctx context.Context) error { return s.refreshGroups(ctx) }
-
 // Steps calls told before a Change is applied; an error stops it there, like a crash.
 func (s *Store) Steps(told func(string) error) { s.step = told }
 
@@ -31,15 +28,6 @@ var ErrUnconfirmed, ErrTooLong = errUnconfirmed, errTooLong
 // Ungroup forgets groups as one does who looked at them when they had not failed since.
 func (s *Store) Ungroup(ctx context.Context, since time.Time, groups ...string) error {
 	return s.ungroup(ctx, since.Unix()/60, groups)
-}
-
-// TellsSyncs reports whether the server can confirm that a write is on its disk.
-func TellsSyncs(ctx context.Context, t interface{ Fatal(...any) }, o Options) bool {
-	all, _, err := Survey(ctx, o)
-	if err != nil || len(all) == 0 {
-		t.Fatal(all, err)
-	}
-	return all[0].TellsSyncs()
 }
 
 // Generation returns the largest confirmed generation.

@@ -113,10 +113,7 @@ func TestAWriteThatNoReplicaHas(t *testing.T) {
 }
 
 func TestScriptsAreLoadedAgain(t *testing.T) {
-	t.Parallel()
-	server := start(t, "")
-	o := server.options()
-	s := openAt(t, o)
+	server, s := one(t)
 	flush := func() { server.do(t, "SCRIPT", "FLUSH") }
 	for range 5 {
 		flush()
@@ -194,19 +191,16 @@ func TestAFullRedisTakesNothingAndGivesBack(t *testing.T) {
 
 // Redis hangs, then continues: each call ends in time, and then all works.
 func TestRedisStandsStill(t *testing.T) {
-	t.Parallel()
-	server := start(t, "")
-	o := server.options()
-	s := openAt(t, o)
+	server, s := one(t)
 	add(t, s, 2)
 	claims := claim(t, s, 1)
 	s.Within(time.Second)
 	must(t, server.Pause())
 	for name, call := range map[string]func() error{
 		"Add":    func() error { return s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "x")}) },
-		"Claim":  func() error { _, err := s.Claim(ctx, store.Lane{Queue: "q"}, late, 1, 1); return err },
-		"Counts": func() error { _, err := s.Counts(ctx); return err },
-		"Finish": func() error { _, err := s.Finish(ctx, []store.Outcome{{Claim: claims[0], At: late}}); return err },
+		"Claim":  func() error { return errOf(s.Claim(ctx, store.Lane{Queue: "q"}, late, 1, 1)) },
+		"Counts": func() error { return errOf(s.Counts(ctx)) },
+		"Finish": func() error { return errOf(s.Finish(ctx, storetest.Ended(claims, late))) },
 	} {
 		ended := make(chan error, 1)
 		go func() { ended <- call() }()
@@ -277,10 +271,8 @@ func TestARecordThatIsGone(t *testing.T) {
 // A Claim that fails after its first script returns what that has claimed: this process would renew
 // those claims for ever, and no one finish them.
 func TestAClaimThatFailsHalfwayReturnsTheFirstHalf(t *testing.T) {
-	t.Parallel()
 	const inOneScript = 256
-	server := start(t, "")
-	s := openAt(t, server.options())
+	server, s := one(t)
 	add(t, s, inOneScript+1)
 	last := fmt.Sprintf("{redrive}:m:%014d", inOneScript+1)
 	server.do(t, "DEL", last)
@@ -296,9 +288,7 @@ func TestAClaimThatFailsHalfwayReturnsTheFirstHalf(t *testing.T) {
 
 // An unreadable record stays unchanged, and the others are changed and claimed.
 func TestAChangeLeavesARecordThatCannotBeRead(t *testing.T) {
-	t.Parallel()
-	server := start(t, "")
-	s := openAt(t, server.options())
+	server, s := one(t)
 	add(t, s, 5)
 	all := keys(t, s)
 	const damaged, garbage = "{redrive}:m:00000000000001", "{redrive}:m:00000000000002"
@@ -371,15 +361,9 @@ func replaced(err error) bool { return errors.Is(err, redisstore.ErrReplaced) }
 // nothing checks that all reads and writes of a store fail.
 func nothing(t *testing.T, s store.Store) {
 	t.Helper()
-	if err := s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "new")}); !replaced(err) {
-		t.Errorf("added: %v", err)
-	}
-	if _, err := s.Counts(ctx); !replaced(err) {
-		t.Errorf("counted: %v", err)
-	}
-	if _, err := s.Claim(ctx, store.Lane{Queue: "q"}, late, 9, 9); !replaced(err) {
-		t.Errorf("claimed: %v", err)
-	}
+	expect.Err(t, s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "new")}), redisstore.ErrReplaced, "added")
+	expect.Err(t, errOf(s.Counts(ctx)), redisstore.ErrReplaced, "counted")
+	expect.Err(t, errOf(s.Claim(ctx, store.Lane{Queue: "q"}, late, 9, 9)), redisstore.ErrReplaced, "claimed")
 }
 
 // Redis that is emptied while it is in use is found out, by the next write at once: what
@@ -447,7 +431,7 @@ func TestRedisThatWentBackIsNoticed(t *testing.T) {
 		add(t, s, 3)
 		then, err := server.Written()
 		must(t, err)
-		eventually(t, "the generation grows", func() bool { add(t, s, 1); return s.Generation() >= 2 })
+		expect.Eventually(t, "the generation grows", func() bool { add(t, s, 1); return s.Generation() >= 2 })
 		if notices := s.Notices(); notices != nil {
 			t.Errorf("before anything is wrong: %q", notices)
 		}
@@ -455,7 +439,7 @@ func TestRedisThatWentBackIsNoticed(t *testing.T) {
 		again := redisnode.AfterPowerCut(t, server, then).Addr()
 		addr.Store(&again)
 		is.await(t, "well", well)
-		eventually(t, "it is said", func() bool { return len(s.Notices()) > 0 })
+		expect.Eventually(t, "it is said", func() bool { return len(s.Notices()) > 0 })
 		if notices := s.Notices(); len(notices) != 1 || !strings.Contains(notices[0], "gone back to an earlier state") {
 			t.Errorf("%q", notices)
 		}
@@ -548,10 +532,7 @@ func (x *traffic) finish(s *redisstore.Store) error {
 	if err != nil {
 		return err
 	}
-	var out []store.Outcome
-	for _, c := range claims {
-		out = append(out, store.Outcome{Claim: c, At: late})
-	}
+	out := storetest.Ended(claims, late)
 	for err = errors.New("not yet"); err != nil; {
 		if _, err = s.Finish(ctx, out); err != nil {
 			select {
@@ -576,7 +557,7 @@ func (x *traffic) progress() {
 		return len(x.added), x.finished
 	}
 	added, finished := was()
-	eventually(x.t, "messages are added and finished", func() bool {
+	expect.Eventually(x.t, "messages are added and finished", func() bool {
 		a, s := was()
 		return a >= added+30 && s >= finished+10
 	})
@@ -589,17 +570,13 @@ func (x *traffic) end() {
 	x.wg.Wait()
 	s := x.stores[0]
 	untilAnswered(x.t, func() error { _, err := s.Recount(ctx); return err })
-	kept := map[uuid.UUID]bool{}
-	err := s.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) { kept[l.Record.ID] = true; return true, nil })
-	must(x.t, err)
-	past := map[uuid.UUID]int{}
-	must(x.t, s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) { past[p.ID]++; return true, nil }))
+	kept, past := keptAndPast(x.t, s)
 	lost, twice := 0, 0
 	for id := range x.added {
-		if !kept[id] && past[id] == 0 {
+		if kept[id] == 0 && past[id] == 0 {
 			lost++
 		}
-		if kept[id] && past[id] > 0 || past[id] > 1 {
+		if kept[id] > 0 && past[id] > 0 || past[id] > 1 {
 			twice++
 		}
 	}
@@ -608,6 +585,19 @@ func (x *traffic) end() {
 	}
 	storetest.Balances(x.t, s)
 	x.t.Logf("%d added, %d finished, %d calls failed", len(x.added), x.finished, x.failed)
+}
+
+// keptAndPast counts the kept records and the past failures of each message.
+func keptAndPast(t *testing.T, s store.Store) (kept, past map[uuid.UUID]int) {
+	t.Helper()
+	kept, past = map[uuid.UUID]int{}, map[uuid.UUID]int{}
+	for _, l := range storetest.Listed(t, s, store.Range{}) {
+		kept[l.Record.ID]++
+	}
+	for _, p := range storetest.Past(t, s) {
+		past[p.ID]++
+	}
+	return kept, past
 }
 
 // A slot moves to another server, key by key, while messages come and go: a script runs
@@ -621,7 +611,7 @@ func TestTheLifeOfACluster(t *testing.T) {
 		}
 		x := begin(t, redisstore.Options{URL: c.URL()})
 		for range 10 { // what takes a while to move
-			must(t, x.stores[0].Add(ctx, batchOf(100, func() time.Duration { return time.Hour })))
+			must(t, x.stores[0].Add(ctx, storetest.Batch(100, func() time.Duration { return time.Hour })))
 		}
 		x.progress()
 		slot, err := c.Slot(ctx, "{redrive}:seq")
@@ -768,9 +758,8 @@ func work(t *testing.T, server *redisnode.Server, s *redisstore.Store, writes in
 			}
 		}
 		var err error
-		if c.written, err = server.Written(); err != nil {
-			t.Fatal(err)
-		}
+		c.written, err = server.Written()
+		must(t, err)
 		all = append(all, c)
 	}
 	return all
@@ -788,10 +777,7 @@ func holds(t *testing.T, s *redisstore.Store, all []confirmed) {
 			want[id] = true
 		}
 	}
-	kept := map[uuid.UUID]int{}
-	must(t, s.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) { kept[l.Record.ID]++; return true, nil }))
-	past := map[uuid.UUID]int{}
-	must(t, s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) { past[p.ID]++; return true, nil }))
+	kept, past := keptAndPast(t, s)
 	for id, finished := range want {
 		if finished && (kept[id] != 0 || past[id] != 1) || !finished && (kept[id] != 1 || past[id] != 0) {
 			t.Errorf("%s (finished: %v) is kept %d times, and has ended %d times", id, finished, kept[id], past[id])

@@ -37,7 +37,7 @@ func TestReplicasAreAliveUntilTheirTimeIsOver(t *testing.T) {
 	must(t, b.Leave(ctx, "b"))
 	expect.Equal(t, beat(a, "a", time.Hour), "a=about a ", "alive when one has left")
 	beat(b, "b", time.Millisecond)
-	eventually(t, "b's time is over", func() bool { return beat(a, "a", time.Hour) == "a=about a " })
+	expect.Eventually(t, "b's time is over", func() bool { return beat(a, "a", time.Hour) == "a=about a " })
 }
 
 func TestOneLeads(t *testing.T) {
@@ -60,7 +60,9 @@ func TestOneLeads(t *testing.T) {
 	if err != nil || term < 2 || !leads {
 		t.Errorf("when a resigned: %d %t, %v", term, leads, err)
 	}
-	eventually(t, "b's time is over", func() bool { return lead("x", "a", time.Hour) == fmt.Sprint(term+1, true) })
+	expect.Eventually(t, "b's time is over", func() bool {
+		return lead("x", "a", time.Hour) == fmt.Sprint(term+1, true)
+	})
 }
 
 // Others receive messages in order; a listener that may have missed one gets an error.
@@ -79,7 +81,7 @@ func TestAnnouncementsReachListeners(t *testing.T) {
 	}
 	last := func(want string) {
 		t.Helper()
-		eventually(t, want+" is received", func() bool {
+		expect.Eventually(t, want+" is received", func() bool {
 			must(t, a.Send(ctx, "topic", []byte(want)))
 			mu.Lock()
 			defer mu.Unlock()
@@ -122,100 +124,78 @@ func TestAnnouncementsReachListeners(t *testing.T) {
 	expect.Err(t, <-ended, store.ErrClosed, "when the store closed")
 }
 
-// A former leader writes nothing to the side table, and changes nothing together with it; the
-// leader does.
+// A former leader writes nothing to the side table, and changes nothing, with entries or without, as Forget does;
+// the leader does.
 func TestAFormerLeaderWritesNothing(t *testing.T) {
+	const n = 4
 	_, a, b := two(t)
-	add(t, a, 3)
-	term, _, err := a.Lead(ctx, "x", "a", time.Hour)
-	must(t, err)
-	leading := store.WithTerm(ctx, "x", term)
+	discard(t, a, n)
+	leading := store.WithTerm(ctx, "x", leadSoon(t, a, "a", time.Hour))
 	put := func(s store.Store, value string) error {
 		return s.PutEntries(leading, []store.Entry{{Name: "e", Value: []byte(value)}})
 	}
-	discard := func(s store.Store) error {
-		_, err := s.Change(leading, keys(t, s), storetest.Keep(func(r *store.Record) { r.State = store.Discarded }), func(int) []store.Entry { return []store.Entry{{Name: "e", Value: []byte("changed")}} })
-		return err
+	change := func(s store.Store) error {
+		return errOf(s.Change(leading, keys(t, s), storetest.Keep(func(r *store.Record) { r.Failures++ }),
+			func(int) []store.Entry { return []store.Entry{{Name: "e", Value: []byte("changed")}} }))
+	}
+	remove := func(s store.Store, key store.Key) error {
+		return errOf(s.Change(leading, []store.Key{key}, storetest.Remove, nil))
 	}
 	must(t, put(a, "1"))
 	must(t, a.Resign(ctx, "x", "a"))
 	expect.Err(t, put(a, "2"), nil, "no later term has begun, and yet the write failed")
-	later, leads, err := b.Lead(ctx, "x", "b", time.Hour)
-	if err != nil || !leads {
-		t.Fatal(leads, err)
+	later, all := leadSoon(t, b, "b", time.Hour), keys(t, b)
+	for what, err := range map[string]error{"PutEntries": put(a, "3"), "Change": change(a),
+		"DeleteEntries": a.DeleteEntries(leading, "")} {
+		expect.Err(t, err, store.ErrDeposed, "%s of a former leader", what)
 	}
-	for what, err := range map[string]error{"PutEntries": put(a, "3"), "Change": discard(a), "DeleteEntries": a.DeleteEntries(leading, "")} {
-		if !errors.Is(err, store.ErrDeposed) {
-			t.Errorf("%s of a former leader: %v", what, err)
-		}
+	for _, key := range all {
+		expect.Err(t, remove(a, key), store.ErrDeposed, "a former leader deletes %s", key)
 	}
+	if n, err := a.Forget(leading, late); n != 0 || !errors.Is(err, store.ErrDeposed) {
+		t.Errorf("a former leader forgets %d: %v", n, err)
+	}
+	expect.Equal(t, len(keys(t, b)), n, "are left")
 	if e, err := b.Entry(ctx, "e"); string(e) != "2" || err != nil {
 		t.Errorf("the entry says %q, %v", e, err)
 	}
 	leading = store.WithTerm(ctx, "x", later)
-	if err := discard(b); err != nil { // nothing is locked by the one before
-		t.Errorf("the leader: %v", err)
-	}
+	expect.Err(t, change(b), nil, "the leader, with nothing locked by the one before")
 	if e, err := b.Entry(ctx, "e"); string(e) != "changed" || err != nil {
 		t.Errorf("the entry says %q, %v", e, err)
 	}
-	must(t, b.DeleteEntries(leading, "x")) // and the terms
-	if err := put(b, "4"); !errors.Is(err, store.ErrDeposed) {
-		t.Errorf("when the terms are forgotten: %v", err)
+	for _, key := range all {
+		expect.Err(t, remove(b, key), nil, "the leader")
 	}
+	expect.Equal(t, len(keys(t, b)), 0, "are left")
+	must(t, b.DeleteEntries(leading, "x")) // and the terms
+	expect.Err(t, put(b, "4"), store.ErrDeposed, "when the terms are forgotten")
+}
+
+// leadSoon leads once no other does, and returns the term.
+func leadSoon(t *testing.T, s store.Shared, replica string, ttl time.Duration) (term uint64) {
+	t.Helper()
+	expect.Eventually(t, replica+" leads", func() (leads bool) {
+		var err error
+		term, leads, err = s.Lead(ctx, "x", replica, ttl)
+		must(t, err)
+		return leads
+	})
+	return term
 }
 
 // A replica that begins a term while another is changing something stops that only in an earlier term.
 func TestANewTermStopsNoOtherChange(t *testing.T) {
 	_, a, b := two(t)
 	add(t, a, 3)
-	begin := func(s store.Shared, replica string) (term uint64) {
-		for leads := false; !leads; {
-			var err error
-			term, leads, err = s.Lead(ctx, "x", replica, time.Millisecond)
-			must(t, err)
-		}
-		return term
-	}
-	a.Steps(func(string) error { begin(b, "b"); return nil })
-	for in, want := range map[context.Context]bool{ctx: true, store.WithTerm(ctx, "x", begin(a, "a")): false} {
+	a.Steps(func(string) error { leadSoon(t, b, "b", time.Millisecond); return nil })
+	led := store.WithTerm(ctx, "x", leadSoon(t, a, "a", time.Millisecond))
+	for in, want := range map[context.Context]bool{ctx: true, led: false} {
 		_, err := a.Change(in, keys(t, b), storetest.Keep(func(r *store.Record) { r.State = store.Discarded }), nil)
 		if (err == nil) != want {
 			t.Errorf("in %v: %v", in, err)
 		}
 	}
-}
-
-// Changes without entries are fenced as well: Forget is one.
-func TestAFormerLeaderDeletesNothing(t *testing.T) {
-	const n = 4
-	_, a, b := two(t)
-	discard(t, a, n)
-	term, _, err := a.Lead(ctx, "x", "a", time.Hour)
-	must(t, err)
-	must(t, a.Resign(ctx, "x", "a"))
-	later, leads, err := b.Lead(ctx, "x", "b", time.Hour)
-	if err != nil || !leads {
-		t.Fatal(leads, err)
-	}
-	all, former := keys(t, a), store.WithTerm(ctx, "x", term)
-	for _, key := range all {
-		_, err := a.Change(former, []store.Key{key}, storetest.Remove, nil)
-		if !errors.Is(err, store.ErrDeposed) {
-			t.Errorf("%s is deleted by a former leader: %v", key, err)
-		}
-	}
-	if n, err := a.Forget(former, late); n != 0 || !errors.Is(err, store.ErrDeposed) {
-		t.Errorf("a former leader forgets %d: %v", n, err)
-	}
-	if left := len(keys(t, b)); left != n {
-		t.Fatalf("%d of %d are left", left, n)
-	}
-	for _, key := range all {
-		expect.Err(t, errOf(b.Change(store.WithTerm(ctx, "x", later), []store.Key{key}, storetest.Remove, nil)), nil,
-			"the leader")
-	}
-	expect.Equal(t, len(keys(t, b)), 0, "are left")
 }
 
 // discard adds discarded messages.
@@ -289,8 +269,8 @@ func TestAStalledForgetSparesWhatWasRestored(t *testing.T) {
 				t.Errorf("it forgot %d more, %v", got, err)
 			}
 			states := map[store.State]int{}
-			if err := other.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) { states[l.Record.State]++; return true, nil }); err != nil {
-				t.Fatal(err)
+			for _, l := range storetest.Listed(t, other, store.Range{}) {
+				states[l.Record.State]++
 			}
 			if states[store.Parked] != n/3 || states[store.Discarded] != n/3 {
 				t.Errorf("left are %v", states)
@@ -326,8 +306,7 @@ func TestAGroupThatFailsAgainIsKept(t *testing.T) {
 func TestALeaderFindsNothingLockedByTheOneBefore(t *testing.T) {
 	server, a, b := two(t)
 	add(t, a, 12)
-	term, _, err := a.Lead(ctx, "x", "a", time.Millisecond)
-	must(t, err)
+	term := leadSoon(t, a, "a", time.Millisecond)
 	for _, died := range []bool{false, true} {
 		a.Steps(func(string) error {
 			if died {
@@ -340,11 +319,7 @@ func TestALeaderFindsNothingLockedByTheOneBefore(t *testing.T) {
 			return store.Edit{Keep: true}
 		}, func(int) []store.Entry { return []store.Entry{{Name: "account", Value: fmt.Append(nil, died)}} })
 	}
-	for leads := false; !leads; {
-		if _, leads, err = b.Lead(ctx, "x", "b", time.Hour); err != nil {
-			t.Fatal(err)
-		}
-	}
+	leadSoon(t, b, "b", time.Hour)
 	locked := server.do(t, "ZCARD", "{redrive}:locks")
 	if n, err := locked.AsInt64(); n > 0 || err != nil { // a still lives, and lets go itself soon
 		t.Errorf("%d messages are locked, %v", n, err)
@@ -517,34 +492,4 @@ func written(t *testing.T, s *redisstore.Store, n int) map[store.Receipt]bool {
 		must(t, s.Add(ctx, batch))
 	}
 	return all
-}
-
-// A record that is postponed during a scan comes again later, and is visited once.
-func TestAScanVisitsWhatMovesOnce(t *testing.T) {
-	const scanned = 500 // more than a page
-	t.Parallel()
-	server := start(t, "")
-	for _, down := range []bool{false, true} {
-		o := server.options()
-		o.Prefix = map[bool]string{false: "up", true: "down"}[down]
-		s := openAt(t, o)
-		for range 2 {
-			add(t, s, scanned/2)
-		}
-		by := time.Hour
-		if down {
-			by = -by
-		}
-		seen := map[store.Key]int{}
-		err := s.Scan(ctx, store.Range{NewestFirst: down}, func(l store.Listed) (bool, error) {
-			if seen[l.Key]++; seen[l.Key] > 1 {
-				return false, fmt.Errorf("%s is visited again", l.Key)
-			}
-			_, err := s.Change(ctx, []store.Key{l.Key}, storetest.Keep(func(r *store.Record) { r.Due = r.Due.Add(by) }), nil)
-			return true, err
-		})
-		if err != nil || len(seen) != scanned {
-			t.Errorf("visited %d of %d, %v", len(seen), scanned, err)
-		}
-	}
 }

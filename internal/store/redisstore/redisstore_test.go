@@ -32,14 +32,9 @@ import (
 )
 
 // suite runs storetest on a server, each store under a prefix of its own.
-func suite(t *testing.T, url string) {
-	suiteWith(t, redisstore.Options{URL: url}, replica)
-}
-
-func suiteWith(t *testing.T, o redisstore.Options, replica func(*testing.T, redisstore.Options) storetest.Replica) {
+func suite(t *testing.T, o redisstore.Options) {
 	var stores atomic.Int64
-	var mu sync.Mutex
-	options := map[store.Store]redisstore.Options{}
+	var options sync.Map // of each store
 	fresh := func() redisstore.Options {
 		o := o
 		o.Timeout, o.Prefix = time.Minute, fmt.Sprintf("test%d", stores.Add(1))
@@ -47,9 +42,7 @@ func suiteWith(t *testing.T, o redisstore.Options, replica func(*testing.T, redi
 	}
 	open := func(t *testing.T, o redisstore.Options) store.Store {
 		s := openAt(t, o)
-		mu.Lock()
-		defer mu.Unlock()
-		options[s] = o
+		options.Store(s, o)
 		return s
 	}
 	storetest.Run(t, storetest.Engine{
@@ -61,10 +54,8 @@ func suiteWith(t *testing.T, o redisstore.Options, replica func(*testing.T, redi
 		Open: func(t *testing.T) store.Store { return open(t, fresh()) },
 		Reopen: func(t *testing.T, s store.Store) store.Store {
 			must(t, s.Close())
-			mu.Lock()
-			o := options[s]
-			mu.Unlock()
-			return open(t, o)
+			o, _ := options.Load(s)
+			return open(t, o.(redisstore.Options))
 		},
 		Replicas: func(t *testing.T, n int, lease time.Duration) (all []storetest.Replica) {
 			o := fresh()
@@ -91,18 +82,20 @@ func TestRedisEngine(t *testing.T) {
 	// No failover is what these are about, and one loses what was not replicated.
 	const downAfter = time.Hour
 	t.Run("alone", func(t *testing.T) {
-		on(t, "Redis", func(t *testing.T, o redisnode.Options) { suite(t, redisnode.New(t, o).URL()) })
+		on(t, "Redis", func(t *testing.T, o redisnode.Options) {
+			suite(t, redisstore.Options{URL: redisnode.New(t, o).URL()})
+		})
 	})
 	t.Run("cluster", func(t *testing.T) {
 		on(t, "Valkey", func(t *testing.T, o redisnode.Options) {
 			o.DownAfter = downAfter
-			suite(t, redisnode.NewCluster(t, o).URL())
+			suite(t, redisstore.Options{URL: redisnode.NewCluster(t, o).URL()})
 		})
 	})
 	t.Run("Sentinel", func(t *testing.T) {
 		on(t, "neither", func(t *testing.T, o redisnode.Options) {
 			o.DownAfter = downAfter
-			suite(t, redisnode.NewSentinel(t, o).URL())
+			suite(t, redisstore.Options{URL: redisnode.NewSentinel(t, o).URL()})
 		})
 	})
 }
@@ -133,7 +126,7 @@ func TestTheDocumentedUserByTLS(t *testing.T) {
 		password := documentedUser(t, server, "test*")
 		so := redisstore.Options{URL: "rediss://redrive:" + password + "@" + server.TLSAddr(),
 			TLS: &tls.Config{RootCAs: trusting(t, ca)}}
-		t.Run("suite", func(t *testing.T) { suiteWith(t, so, replica) })
+		t.Run("suite", func(t *testing.T) { suite(t, so) })
 		so.Prefix = "other"
 		if _, err := redisstore.Open(ctx, so); err == nil || !strings.Contains(err.Error(), "NOPERM") {
 			t.Errorf("with another prefix: %v", err)
@@ -173,17 +166,19 @@ func TestALoginThatChangesInItsFileIsUsed(t *testing.T) {
 		one := func(what string) {
 			t.Helper()
 			record := []*store.Record{storetest.Waiting("q", 0, what)}
-			eventually(t, what, func() bool { return s.Add(ctx, record) == nil })
+			expect.Eventually(t, what, func() bool { return s.Add(ctx, record) == nil })
 			if want++; waiting(t, s) != want {
 				t.Errorf("%s: %d of %d messages", what, waiting(t, s), want)
 			}
 		}
-		again := func(n int32) { eventually(t, "it signs in again", func() bool { return signedIn.Load() >= n }) }
+		again := func(n int32) {
+			expect.Eventually(t, "it signs in again", func() bool { return signedIn.Load() >= n })
+		}
 		one("at first")
 
 		acl("a", "-@all") // really, so no other connection helps
 		again(1)
-		eventually(t, "it is said", func() bool { return refused.Load() > 0 })
+		expect.Eventually(t, "it is said", func() bool { return refused.Load() > 0 })
 		acl("a", "+@all")
 		one("with the right again")
 
@@ -219,18 +214,12 @@ func TestTheRightsThatAreDocumented(t *testing.T) {
 		add(t, s, 2)
 	}
 	expect.Equal(t, done(t, s, claim(t, s, 4)), 4, "finished …")
-	if _, err := s.Change(ctx, keys(t, s), storetest.Remove, func(int) []store.Entry {
+	must(t, errOf(s.Change(ctx, keys(t, s), storetest.Remove, func(int) []store.Entry {
 		return []store.Entry{{Name: "n", Value: []byte("v")}}
-	}); err != nil {
-		t.Error(err)
-	}
-	if _, _, err := s.Free(); err != nil {
-		t.Error(err)
-	}
-	must(t, s.Send(ctx, "topic", nil))
-	if _, _, err := s.Lead(ctx, "x", "a", time.Minute); err != nil {
-		t.Error(err)
-	}
+	})))
+	_, _, err := s.Free()
+	_, _, err2 := s.Lead(ctx, "x", "a", time.Minute)
+	must(t, errors.Join(err, err2, s.Send(ctx, "topic", nil)))
 	storetest.Balances(t, s)
 	if log.Len() > 0 {
 		t.Errorf("it says: %s", log.String())
@@ -296,19 +285,13 @@ func start(t testing.TB, config string) *server {
 func startOn(t testing.TB, o redisnode.Options, config string) *server {
 	t.Helper()
 	o.Config = "maxmemory 1gb\n" + config
-	s := redisnode.New(t, o)
-	return reach(t, s.URL(), s)
-}
-
-// reach connects a test to a server, or several.
-func reach(t testing.TB, url string, node *redisnode.Server) *server {
-	t.Helper()
-	o := rueidis.MustParseURL(url)
-	o.DisableCache = true
-	client, err := rueidis.NewClient(o)
+	node := redisnode.New(t, o)
+	reach := rueidis.MustParseURL(node.URL())
+	reach.DisableCache = true
+	client, err := rueidis.NewClient(reach)
 	must(t, err)
 	t.Cleanup(client.Close)
-	return &server{node, url, client}
+	return &server{node, node.URL(), client}
 }
 
 // do sends a command, whose second word may be a key.
@@ -328,44 +311,21 @@ func (s *server) options() redisstore.Options {
 // replica opens a store whose connections can be held.
 func replica(t *testing.T, o redisstore.Options) storetest.Replica {
 	t.Helper()
-	var mu sync.Mutex
-	by := map[string]*proxy.Proxy{}
-	o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
-		mu.Lock()
-		p := by[addr]
-		if p == nil {
-			p = proxy.New(t, addr)
-			by[addr] = p
-		}
-		mu.Unlock()
-		c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", p.Addr())
-		if err == nil && o.TLS != nil {
-			secure := o.TLS.Clone()
-			secure.ServerName = "127.0.0.1"
-			return tls.Client(c, secure), nil
-		}
-		return c, err
-	}
-	s, err := redisstore.Open(context.Background(), o)
+	var conns held
+	s, err := redisstore.Open(ctx, conns.options(t, o))
 	must(t, err)
 	return storetest.Replica{Store: s, Stall: func() func() {
-		mu.Lock()
-		defer mu.Unlock()
-		var all []func()
-		for _, p := range by {
-			all = append(all, p.Hold())
-		}
+		conns.holdAll((*proxy.Proxy).Hold)
 		return func() {
-			for _, release := range all {
-				release()
-			}
+			conns.free()
+			conns.arrive()
 		}
 	}}
 }
 
 func openAt(t testing.TB, o redisstore.Options) *redisstore.Store {
 	t.Helper()
-	s, err := redisstore.Open(context.Background(), o)
+	s, err := redisstore.Open(ctx, o)
 	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
@@ -395,11 +355,7 @@ func add(t *testing.T, s store.Store, n int) {
 // done finishes claims as retried, and returns how many were.
 func done(t *testing.T, s store.Store, claims []store.Claim) int {
 	t.Helper()
-	var out []store.Outcome
-	for _, c := range claims {
-		out = append(out, store.Outcome{Claim: c, At: late})
-	}
-	n, err := s.Finish(ctx, out)
+	n, err := s.Finish(ctx, storetest.Ended(claims, late))
 	must(t, err)
 	return n
 }
@@ -415,14 +371,9 @@ func waiting(t *testing.T, s store.Store) (n int64) {
 }
 
 // keys returns the keys of all records.
-func keys(t *testing.T, s store.Store) (all []store.Key) {
+func keys(t *testing.T, s store.Store) []store.Key {
 	t.Helper()
-	err := s.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) {
-		all = append(all, l.Key)
-		return true, nil
-	})
-	must(t, err)
-	return all
+	return storetest.Keys(t, s, store.Range{})
 }
 
 var errCrash = errors.New("crashed")
@@ -446,12 +397,18 @@ func age(t *testing.T, s *redisstore.Store) {
 	must(t, s.Expire(ctx))
 }
 
-// two returns a server and two stores on it.
-func two(t *testing.T) (*server, *redisstore.Store, *redisstore.Store) {
+// one returns a server and a store on it, and two another store, too.
+func one(t *testing.T) (*server, *redisstore.Store) {
 	t.Helper()
 	t.Parallel()
 	s := start(t, "")
-	return s, openAt(t, s.options()), openAt(t, s.options())
+	return s, openAt(t, s.options())
+}
+
+func two(t *testing.T) (*server, *redisstore.Store, *redisstore.Store) {
+	t.Helper()
+	server, s := one(t)
+	return server, s, openAt(t, server.options())
 }
 
 var must, errOf = expect.NoError, expect.ErrOf
@@ -474,7 +431,13 @@ func (h *held) options(t *testing.T, o redisstore.Options) redisstore.Options {
 			h.release = append(h.release, h.hold(p))
 		}
 		h.mu.Unlock()
-		return (&net.Dialer{}).DialContext(ctx, "tcp", p.Addr())
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", p.Addr())
+		if err == nil && o.TLS != nil {
+			secure := o.TLS.Clone()
+			secure.ServerName = "127.0.0.1"
+			return tls.Client(c, secure), nil
+		}
+		return c, err
 	}
 	return o
 }
@@ -504,22 +467,11 @@ func (h *held) arrive() {
 	}
 }
 
-// eventually waits until a condition holds. Only a failure takes the two minutes.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	untilAnswered(t, func() error {
-		if is() {
-			return nil
-		}
-		return errors.New("still not so: " + what)
-	})
-}
-
 // untilAnswered repeats a call until Redis answers.
 func untilAnswered(t *testing.T, ask func() error) {
 	t.Helper()
 	for began, err := time.Now(), ask(); err != nil; err = ask() {
-		if time.Since(began) > 2*time.Minute {
+		if time.Since(began) > expect.Patience {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Millisecond)
