@@ -85,9 +85,9 @@ func (c *Config) check() error {
 		return hint.Errorf("use amqps:// in all, and set TLS either in TLSClientConfig or in the URLs",
 			"redrive: Config.AMQP.TLSClientConfig needs every URL to be amqps:// without TLS parameters")
 	case c.AMQP.Heartbeat != 0 && (c.AMQP.Heartbeat < time.Second ||
-		c.AMQP.Heartbeat > connect.LongestHeartbeat*time.Second):
+		c.AMQP.Heartbeat > connect.MaxHeartbeat*time.Second):
 		return fmt.Errorf("redrive: Config.AMQP.Heartbeat is %s: expected 1s to %ds", c.AMQP.Heartbeat,
-			connect.LongestHeartbeat)
+			connect.MaxHeartbeat)
 	case c.AMQP.FrameSize != 0:
 		return hint.Errorf("leave it out", "redrive: Config.AMQP.FrameSize is set, and a Client uses RabbitMQ's")
 	case c.AMQP.Recovery != nil:

@@ -130,7 +130,7 @@ func (c *consumingConn) next() error {
 		if c.bodies.add(len(payload)) {
 			// The client moves its read deadline at each frame, and got none while this waited: without more time its
 			// next read would end a working connection.
-			if err := c.Conn.SetReadDeadline(time.Now().Add(3 * connect.LongestHeartbeat * time.Second)); err != nil {
+			if err := c.Conn.SetReadDeadline(time.Now().Add(3 * connect.MaxHeartbeat * time.Second)); err != nil {
 				return err
 			}
 		}

@@ -178,8 +178,8 @@ func PathPart(text string) string {
 // ErrParameter: a URL has a parameter, as in ?name=value, that is not accepted.
 var ErrParameter = errors.New("has a parameter that cannot be kept")
 
-// LongestHeartbeat is the longest that a URL may ask for, in seconds.
-const LongestHeartbeat = 60
+// MaxHeartbeat is the maximum that a URL may ask for, in seconds.
+const MaxHeartbeat = 60
 
 var (
 	// tlsParameters are for amqps:// alone.
@@ -211,9 +211,9 @@ func checkParameters(u *url.URL) error {
 			return fmt.Errorf("%w: %s; expected some of %s", ErrParameter, name, strings.Join(known, ", "))
 		case u.Scheme != "amqps" && slices.Contains(tlsParameters, name):
 			return fmt.Errorf("%w: %s, which is for amqps://", ErrParameter, name)
-		case name == "heartbeat" && !between(value, LongestHeartbeat):
+		case name == "heartbeat" && !between(value, MaxHeartbeat):
 			return fmt.Errorf("%w: heartbeat; expected seconds from 1 to %d (10 when left out)", ErrParameter,
-				LongestHeartbeat)
+				MaxHeartbeat)
 		case name == "connection_timeout" && !between(value, 600_000):
 			return fmt.Errorf("%w: connection_timeout; expected milliseconds from 1 to 600000 (10000 when left out)",
 				ErrParameter)

@@ -7,8 +7,8 @@ import (
 
 // Limits of one Change: keys, and bytes of bodies in memory.
 const (
-	ChangeMost  = 1000
-	ChangeBytes = 64 << 20
+	MaxChange      = 1000
+	MaxChangeBytes = 64 << 20
 )
 
 // Changer changes stored records by people's actions.
@@ -25,7 +25,7 @@ type Changer interface {
 	//     returns are written in the same step, so that an operation's progress always
 	//     matches its work.
 	//   - edit and entries must not change the store.
-	//   - At most ChangeMost keys are changed, and ChangeBytes of bodies: with larger
+	//   - At most MaxChange keys are changed, and MaxChangeBytes of bodies: with larger
 	//     bodies, fewer records. n returns how many of keys were, from the first on; entries
 	//     is called with it.
 	//   - ErrFull when there is no room. Adding records needs as much room as Add;

@@ -384,11 +384,11 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 		var edits []func() // none before all are checked
 		var added []*store.Record
 		taken, size := 0, 0
-		for _, key := range keys[:min(len(keys), store.ChangeMost)] {
+		for _, key := range keys[:min(len(keys), store.MaxChange)] {
 			var r *store.Record
 			e := s.kept[key]
 			if e != nil && e.claimed == nil && !seen[key] {
-				if size > 0 && size+len(e.rec.Message.Body) > store.ChangeBytes {
+				if size > 0 && size+len(e.rec.Message.Body) > store.MaxChangeBytes {
 					break
 				}
 				size += len(e.rec.Message.Body)

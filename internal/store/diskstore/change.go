@@ -42,7 +42,7 @@ func (s *Store) Change(
 	if err := m.open(); err != nil {
 		return 0, err
 	}
-	keys = keys[:min(len(keys), store.ChangeMost)]
+	keys = keys[:min(len(keys), store.MaxChange)]
 	for n < len(keys) {
 		more, err := m.editOne(keys[n], edit)
 		if err != nil {
@@ -118,7 +118,7 @@ func (m *change) editOne(name store.Key, edit func(store.Key, *store.Record) sto
 		was = *r
 	}
 	size := len(was.Message.Body)
-	if r != nil && m.bodies > 0 && m.bodies+size > store.ChangeBytes {
+	if r != nil && m.bodies > 0 && m.bodies+size > store.MaxChangeBytes {
 		return false, nil
 	}
 	m.bodies += size

@@ -39,7 +39,7 @@ func (s *Store) Change(
 		return 0, err
 	}
 	c := &change{s: s, token: s.changeToken(ctx), add: batch{groups: groupChanges{}}}
-	keys = keys[:min(len(keys), store.ChangeMost)]
+	keys = keys[:min(len(keys), store.MaxChange)]
 	if err := c.lock(ctx, keys); err != nil {
 		return 0, c.giveUp(ctx, err)
 	}
@@ -174,7 +174,7 @@ const editBytes = 8 << 20
 // edit passes the records to edit, in order, and collects the Edits.
 func (c *change) edit(ctx context.Context, edit func(store.Key, *store.Record) store.Edit) (n int, err error) {
 	bodies := 0
-	fits := func(t *lockedRecord) bool { return !t.locked || bodies == 0 || bodies+t.size <= store.ChangeBytes }
+	fits := func(t *lockedRecord) bool { return !t.locked || bodies == 0 || bodies+t.size <= store.MaxChangeBytes }
 	for n < len(c.records) {
 		end, size := n, 0 // of those that are read at once
 		for end < len(c.records) && end-n < maxPerScript && fits(c.records[end]) &&
@@ -319,7 +319,7 @@ func (c *change) commit(ctx context.Context) error {
 }
 
 // apply applies a change. It may send it twice: when the answer is lost, only asking again
-// tells whether it was done.
+// shows whether it was done.
 func (s *Store) apply(ctx context.Context, args []string) error {
 	for began := time.Now(); ; {
 		m, err := s.write(ctx, scriptApply, args...)

@@ -799,7 +799,7 @@ func changeNothing(t *testing.T, s *subject) {
 }
 
 func changeBounds(t *testing.T, s *subject) {
-	big := make([]byte, store.ChangeBytes/2)
+	big := make([]byte, store.MaxChangeBytes/2)
 	for range 3 {
 		add(t, s, parked("big", string(big)))
 	}
@@ -810,7 +810,7 @@ func changeBounds(t *testing.T, s *subject) {
 		}
 		add(t, s, many...)
 	}
-	for queue, most := range map[string]int{"big": 2, "many": store.ChangeMost} {
+	for queue, most := range map[string]int{"big": 2, "many": store.MaxChange} {
 		keys := Keys(t, s, store.Range{Queues: []string{queue}})
 		edits, entered := 0, 0
 		n, err := s.Change(ctx, keys, func(store.Key, *store.Record) store.Edit {
