@@ -177,22 +177,14 @@ func (p *Publisher) Send(ctx context.Context, out []wire.Outgoing) (wait func(co
 
 // divide passes the messages of each destination to its worker.
 func (p *Publisher) divide(ctx context.Context, out []wire.Outgoing) (all []*job) {
-	var by map[string]*job // all but the first, which often is the only one
+	by := map[string]*job{}
 	for i := range out {
 		key := destinationOf(&out[i])
-		var j *job
-		if len(all) > 0 && all[0].key == key {
-			j = all[0]
-		} else if j = by[key]; j == nil {
+		j := by[key]
+		if j == nil {
 			j = &job{key: key, out: out, published: make(chan struct{})}
 			j.ctx, j.cancel = context.WithCancel(ctx)
-			if len(all) == 1 {
-				by = map[string]*job{}
-			}
-			if len(all) > 0 {
-				by[key] = j
-			}
-			all = append(all, j)
+			by[key], all = j, append(all, j)
 		}
 		j.indices = append(j.indices, i)
 	}
@@ -213,7 +205,7 @@ type sentMessage struct {
 // awaitConfirms waits for the answers to pending. It sends messages without an answer when their channel ended again,
 // each on a channel of its own: so only the one that RabbitMQ refuses gets the error, and it ends no other's channel.
 func (p *Publisher) awaitConfirms(ctx context.Context, out []wire.Outgoing, pending []sentMessage, errs []error) {
-	var refused map[string]error // by exchange, if it or a permission is missing for all its messages
+	refused := map[string]error{} // by exchange, if it or a permission is missing for all its messages
 	var synced *session
 	for _, m := range pending {
 		errs[m.index] = m.session.answer(ctx, m.confirm)
@@ -236,9 +228,6 @@ func (p *Publisher) awaitConfirms(ctx context.Context, out []wire.Outgoing, pend
 			if err = refused[exchange]; err == nil {
 				err = p.link.noted(p.sendAlone(ctx, &out[m.index]))
 				if errors.Is(err, wire.ErrForbidden) || errors.Is(err, errNoExchange) {
-					if refused == nil {
-						refused = map[string]error{}
-					}
 					refused[exchange] = err
 				}
 			}
