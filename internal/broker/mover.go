@@ -214,7 +214,7 @@ func (m *Mover) moveWindow(ctx context.Context, ch *amqp.Channel, do *move, size
 			}
 			// A quorum queue may stand for more than a second (3.10.8, under load).
 			if q, err := queueState(ch, do.queue); err == nil && q.Messages > 0 && q.Consumers == 1 &&
-				time.Since(arrived) < maxStall && ctx.Err() == nil && !w.stopping {
+				time.Since(arrived) < maxStall && ctx.Err() == nil {
 				continue
 			}
 			if err := w.stop(); err != nil {
@@ -281,11 +281,8 @@ func openMoveWindow(ctx context.Context, ch *amqp.Channel, queue string, size in
 	return &moveWindow{ch: ch, queue: queue, tag: tag, size: size, arrived: bufferDeliveries(deliveries, size)}, nil
 }
 
-// stop cancels the consumer, once.
+// stop cancels the consumer. Call it once.
 func (w *moveWindow) stop() error {
-	if w.stopping {
-		return nil
-	}
 	w.stopping = true
 	if err := w.ch.Cancel(w.tag, false); err != nil {
 		return fmt.Errorf("queue %q: %w", w.queue, explain(err))
@@ -298,8 +295,7 @@ func (w *moveWindow) close(err error) {
 	if err != nil {
 		_ = w.ch.Close()
 	}
-	for range w.arrived {
-	}
+	drain(w.arrived)
 }
 
 const (

@@ -173,25 +173,23 @@ func untilEnd[T any](ctx context.Context, do func() (T, error), late func(T)) (T
 		value T
 		err   error
 	}
-	done := make(chan result, 1)
+	done := make(chan result)
 	go func() { // ends with its connection at the latest
 		value, err := do()
-		done <- result{value, err}
+		select {
+		case done <- result{value, err}:
+		case <-ctx.Done():
+			if late != nil && err == nil {
+				late(value)
+			}
+		}
 	}()
 	select {
 	case r := <-done:
 		return r.value, r.err
 	case <-ctx.Done():
+		return *new(T), ctx.Err()
 	}
-	if late != nil {
-		go func() { // likewise
-			if r := <-done; r.err == nil {
-				late(r.value)
-			}
-		}()
-	}
-	var none T
-	return none, ctx.Err()
 }
 
 // queueState returns how many consumers and ready messages a queue has, or an error if it does not exist.

@@ -203,26 +203,31 @@ func (s *Subscriber) begin(
 		c   *consumerChannel
 		err error
 	}
-	done := make(chan begun, 1)
+	done := make(chan begun)
 	s.closing.Go(func() {
 		c, err := consume(conn, consumer, q)
-		done <- begun{c, err}
+		select {
+		case done <- begun{c, err}:
+			return
+		case <-ctx.Done():
+		}
+		if err == nil {
+			go drain(c.deliveries)
+			_ = c.ch.Close()
+		}
 	})
 	select {
 	case b := <-done:
 		return b.c, b.err
 	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	s.closing.Go(func() {
-		if b := <-done; b.err == nil {
-			go func() {
-				for range b.c.deliveries {
-				}
-			}()
-			_ = b.c.ch.Close()
-		}
-	})
-	return nil, ctx.Err()
+}
+
+// drain receives deliveries until they end: otherwise amqp091-go cannot close their channel.
+func drain(deliveries <-chan amqp.Delivery) {
+	for range deliveries {
+	}
 }
 
 func consume(conn *amqp.Connection, consumer string, q *ConsumeOptions) (*consumerChannel, error) {
@@ -268,10 +273,7 @@ var errCancelled = errors.New("RabbitMQ cancelled the consumer")
 // receive messages again, so the channel is closed then too.
 func (s *Subscriber) leave(ctx context.Context, now *sharedConn, c *consumerChannel, consumer, queue string) {
 	var drained sync.WaitGroup
-	drained.Go(func() { // otherwise amqp091-go cannot close
-		for range c.deliveries {
-		}
-	})
+	drained.Go(func() { drain(c.deliveries) })
 	left := make(chan struct{})
 	s.closing.Go(func() {
 		defer close(left)
