@@ -23,13 +23,13 @@ type BatchConsumer struct {
 	// Consumers, if not nil, receives now and then how many consumers the queue has. Set it before Run.
 	Consumers func(n int)
 
-	topology       delay.Topology // to declare
-	consumedBefore bool           // on an earlier connection
-	link           link
-	queue          string
-	prefetch       int
-	onState        func(error)
-	quarantine     func(int) // nil: RabbitMQ quarantines nothing from queue
+	topology   delay.Topology // to declare
+	declared   bool           // before
+	link       link
+	queue      string
+	prefetch   int
+	onState    func(error)
+	quarantine func(int) // nil: RabbitMQ quarantines nothing from queue
 }
 
 // NewIntakeConsumer returns the consumer of redrive.intake, which holds up to prefetch unacknowledged messages. onState
@@ -88,7 +88,7 @@ func (c *BatchConsumer) consume(
 	crashed := errors.Is(c.link.now().Err, ErrCrashed)
 	// After a crash all is declared: consume at once, so that RabbitMQ soon quarantines the message that it crashed at.
 	if !crashed {
-		if err := c.declareAll(conn); err != nil {
+		if err := c.declare(conn); err != nil {
 			return err
 		}
 	}
@@ -104,7 +104,15 @@ func (c *BatchConsumer) consume(
 		return err
 	}
 	connectedOnce := sync.OnceFunc(func() { c.link.observe(State{Connected: true}) })
-	stopWatching, watching := c.startWatching(ctx, conn, frames, connectedOnce)
+	watchCtx, stopWatching := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		err := c.watch(watchCtx, conn, connectedOnce)
+		if err != nil && watchCtx.Err() == nil && !conn.IsClosed() { // the next connection tries to declare it
+			c.link.observe(State{Connected: true, Err: err})
+			closeSoon(conn, frames)
+		}
+	})
 	ctx, end := context.WithCancelCause(ctx)
 	over := make(chan struct{})
 	watching.Go(func() { end(c.whyEnded(ctx, conn, closed, cancelled, over)) })
@@ -181,36 +189,6 @@ func takenBack(ctx context.Context) error {
 	return nil
 }
 
-// declareAll declares what the consumer needs, and from the second connection on reports what
-// had been deleted.
-func (c *BatchConsumer) declareAll(conn *amqp.Connection) error {
-	declare := c.declare
-	if c.consumedBefore {
-		declare = c.redeclare
-	}
-	if err := declare(conn); err != nil {
-		return err
-	}
-	c.consumedBefore = true
-	return nil
-}
-
-// startWatching runs watch until stop is called, ctx ends or the connection does. When something cannot be declared, it
-// closes the connection, so that the next one tries to.
-func (c *BatchConsumer) startWatching(
-	ctx context.Context, conn *amqp.Connection, frames *consumingConn, connectedOnce func(),
-) (stop context.CancelFunc, running *sync.WaitGroup) {
-	ctx, stop = context.WithCancel(ctx)
-	running = &sync.WaitGroup{}
-	running.Go(func() {
-		if err := c.watch(ctx, conn, connectedOnce); err != nil && ctx.Err() == nil && !conn.IsClosed() {
-			c.link.observe(State{Connected: true, Err: err})
-			closeSoon(conn, frames)
-		}
-	})
-	return stop, running
-}
-
 // windowGrowth is the factor from one window to the next. It is large, since each step waits until nothing is
 // outstanding.
 const windowGrowth = 8
@@ -233,10 +211,10 @@ func (c *BatchConsumer) consumeWindow(
 		return false, fmt.Errorf("consuming %s: %w", c.queue, explain(err))
 	}
 	consuming()
-	g := newBatcher(deliveries, frames, ch, consumer)
+	g := &batcher{deliveries: bufferDeliveries(deliveries, maxBatch), frames: frames, ch: ch, tag: consumer}
 	defer func() {
 		if !again {
-			g.drain(conn)
+			g.close(conn)
 		}
 	}()
 	var last uint64 // delivery tag: up to here messages are stored and not acknowledged
@@ -314,7 +292,7 @@ func (c *BatchConsumer) watch(ctx context.Context, conn *amqp.Connection, connec
 			connectedOnce()
 		}
 		if n%redeclareEvery == 0 {
-			if err := c.redeclare(conn); err != nil {
+			if err := c.declare(conn); err != nil {
 				return err
 			}
 		}
@@ -359,13 +337,8 @@ type batcher struct {
 	ahead      *amqp.Delivery // did not fit the last batch
 }
 
-// newBatcher buffers deliveries while a batch is being stored: amqp091-go passes them on one by
-// one, so that without a buffer every batch would be of one message.
-func newBatcher(deliveries <-chan amqp.Delivery, frames *consumingConn, ch *amqp.Channel, tag string) *batcher {
-	return &batcher{deliveries: bufferDeliveries(deliveries, maxBatch), frames: frames, ch: ch, tag: tag}
-}
-
-// bufferDeliveries passes deliveries on through a buffer of n, until the client closes them.
+// bufferDeliveries passes deliveries on through a buffer of n, until the client closes them: amqp091-go passes them on
+// one by one, so that without a buffer every batch would be of one message.
 func bufferDeliveries(deliveries <-chan amqp.Delivery, n int) <-chan amqp.Delivery {
 	arrived := make(chan amqp.Delivery, n)
 	go func() { // its caller receives until arrived is closed
@@ -429,21 +402,18 @@ func (b *batcher) next(ctx context.Context) (batch []wire.Delivery, last uint64,
 	return b.batch, last, true
 }
 
-// drain closes the connection, and receives its deliveries: amqp091-go waits for that.
-func (b *batcher) drain(conn *amqp.Connection) {
+// close closes the connection.
+func (b *batcher) close(conn *amqp.Connection) {
 	b.frames.bodies.lift()
-	var d sync.WaitGroup
-	d.Go(func() {
-		for range b.deliveries {
-		}
-	})
+	var draining sync.WaitGroup
+	draining.Go(func() { drain(b.deliveries) })
 	// Cancel the consumer first: a connection that closes right after many acknowledgements can undo some, and RabbitMQ
 	// delivers those messages again. [seen on 3.10.8 and 4.3.6]
 	force := time.AfterFunc(2*time.Second, func() { _ = b.frames.Close() })
 	_ = b.ch.Cancel(b.tag, false)
 	force.Stop()
 	closeSoon(conn, b.frames)
-	d.Wait()
+	draining.Wait()
 }
 
 // byteLimit counts bytes of bodies that were read and are in no batch yet.
@@ -457,8 +427,6 @@ type byteLimit struct {
 
 // maxBuffered bounds the bytes of bodies that are read before the consumer needs them.
 const maxBuffered = 32 << 20
-
-func (l *byteLimit) init() { l.changed.L = &l.mu }
 
 // add counts n bytes that were read, and waits while there are too many, unless the consumer is
 // idle: one message may be larger than the bound. It reports whether it waited.

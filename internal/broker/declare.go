@@ -229,21 +229,18 @@ func OwnNames() (all []string) {
 	return all
 }
 
-// declare declares all that the consumer needs.
-func (c *BatchConsumer) declare(conn *amqp.Connection) error {
-	return declareOn(channelsOf(conn), c.topology)
-}
-
-// redeclare declares again what was deleted and all bindings, which RabbitMQ does not show to clients. Redeclared
-// receives what was missing.
-func (c *BatchConsumer) redeclare(conn *amqp.Connection) error {
-	missing, err := missingOf(conn, c.topology)
-	if err != nil {
+// declare declares all that the consumer needs. From the second time on Redeclared receives what was missing.
+func (c *BatchConsumer) declare(conn *amqp.Connection) (err error) {
+	var missing []string
+	if c.declared {
+		if missing, err = missingOf(conn, c.topology); err != nil {
+			return err
+		}
+	}
+	if err := declareOn(channelsOf(conn), c.topology); err != nil {
 		return err
 	}
-	if err := c.declare(conn); err != nil {
-		return err
-	}
+	c.declared = true
 	if len(missing) > 0 && c.Redeclared != nil {
 		c.Redeclared(missing)
 	}

@@ -59,7 +59,7 @@ type delivery struct {
 func newConsumingConn(c net.Conn) *consumingConn {
 	i := &consumingConn{Conn: c, in: bufio.NewReaderSize(c, 128<<10), delivered: map[uint16]*delivery{},
 		repaired: map[delivery]headerRepair{}}
-	i.bodies.init()
+	i.bodies.changed.L = &i.bodies.mu
 	return i
 }
 
