@@ -2,6 +2,7 @@ package delay
 
 import (
 	"fmt"
+	"math/bits"
 	"strings"
 	"time"
 
@@ -11,9 +12,9 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Bits is the number of levels: 28, as NServiceBus and Celery use, for delays of 3 days in units
+// levels is how many levels there are: 28, as NServiceBus and Celery use, for delays of 3 days in units
 // of 1 ms, and of 8.5 years in units of 1 s.
-const Bits = 28
+const levels = 28
 
 // Ladder waits on a ladder of queues that work queues share, one per bit of the delay. A message
 // whose routing key has bit n set waits 2ⁿ units in the queue of level n; the others skip it. Either
@@ -34,10 +35,10 @@ func NewLadder(unit time.Duration) (*Ladder, error) {
 
 // Limits implements Way.
 func (l *Ladder) Limits() Limits {
-	return Limits{Name: "binary", Longest: (1<<Bits - 1) * l.unit, Step: l.unit, ChangesRoutingKey: true,
+	return Limits{Name: "binary", Longest: (1<<levels - 1) * l.unit, Step: l.unit, ChangesRoutingKey: true,
 		Survives: "a restart of RabbitMQ and the loss of a minority of its nodes",
 		Declares: fmt.Sprintf("%d queues and %d exchanges, for all work queues together, and one queue for each work "+
-			"queue; a message passes one queue per bit that is set in its delay", Bits, Bits+1)}
+			"queue; a message passes one queue per bit that is set in its delay", levels, levels+1)}
 }
 
 // level returns the name of a level's queue and of the exchange before it.
@@ -53,9 +54,9 @@ func (l *Ladder) Topology(queue string) Topology {
 	t := DuePerQueue(queue).With(Topology{Exchanges: []Exchange{{Name: l.out(), Kind: amqp.ExchangeTopic,
 		Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeParked}}}})
 	below := l.out()
-	for n := range Bits {
+	for n := range levels {
 		name := l.level(n)
-		before := strings.Repeat("*.", Bits-1-n)
+		before := strings.Repeat("*.", levels-1-n)
 		t = t.With(Topology{
 			Exchanges: []Exchange{Own(name, amqp.ExchangeTopic)},
 			Queues:    []Queue{{Name: name, Args: AtLeastOnce(below, l.unit<<n)}},
@@ -66,7 +67,7 @@ func (l *Ladder) Topology(queue string) Topology {
 		})
 		below = name
 	}
-	return t.With(Topology{Bindings: []Binding{{From: l.out(), Key: strings.Repeat("*.", Bits) + destination(queue),
+	return t.With(Topology{Bindings: []Binding{{From: l.out(), Key: strings.Repeat("*.", levels) + destination(queue),
 		ToQueue: wire.LaneQueue(queue)}}})
 }
 
@@ -76,25 +77,15 @@ func (l *Ladder) Ticket(queue string, wait time.Duration) (Ticket, error) {
 		return Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the longest with a unit of %s",
 			policy.FormatDuration(wait), policy.FormatDuration(l.Limits().Longest), l.unit)
 	}
-	n := (wait + l.unit - 1) / l.unit
-	var key strings.Builder
-	highest := 0
-	for bit := Bits - 1; bit >= 0; bit-- {
-		if n>>bit&1 == 1 {
-			highest = max(highest, bit)
-			key.WriteString("1.")
-		} else {
-			key.WriteString("0.")
-		}
-	}
-	key.WriteString(destination(queue))
-	return Ticket{Exchange: l.level(highest), RoutingKey: key.String(), Delay: n * l.unit}, nil
+	n := roundUp(wait, l.unit) / l.unit
+	key := strings.Join(strings.Split(fmt.Sprintf("%0*b", levels, n), ""), ".") + "." + destination(queue)
+	return Ticket{Exchange: l.level(max(0, bits.Len64(uint64(n))-1)), RoutingKey: key, Delay: n * l.unit}, nil
 }
 
 // destination returns the end of a routing key: the work queue's name, or a hash of it if it is too long or would mean
 // something to a topic exchange.
 func destination(queue string) string {
-	room := 255 - 2*Bits
+	room := 255 - 2*levels
 	if strings.ContainsAny(queue, "*#") {
 		room = 0
 	}

@@ -1,7 +1,6 @@
 package delay
 
 import (
-	"fmt"
 	"math/bits"
 	"strings"
 	"testing"
@@ -9,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -61,9 +61,7 @@ func TestAMessageTakesTheLevelsOfItsDelay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		unit := time.Duration(rapid.Int64Range(1, 1000).Draw(t, "unit")) * time.Millisecond
 		l, err := NewLadder(unit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		queue, other := name.Draw(t, "queue"), name.Draw(t, "other")
 		if queue == other {
 			other += "a"
@@ -72,9 +70,7 @@ func TestAMessageTakesTheLevelsOfItsDelay(t *testing.T) {
 		longest := int64(l.Limits().Longest)
 		wait := time.Duration(rapid.Int64Range(0, longest).Draw(t, "delay") >> rapid.IntRange(0, 40).Draw(t, "shift"))
 		ticket, err := l.Ticket(queue, wait)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if len(ticket.RoutingKey) > 255 {
 			t.Fatalf("the routing key has %d bytes", len(ticket.RoutingKey))
 		}
@@ -89,29 +85,4 @@ func TestAMessageTakesTheLevelsOfItsDelay(t *testing.T) {
 			t.Fatalf("%s in units of %s begins at %s", waited, unit, ticket.Exchange)
 		}
 	})
-}
-
-func TestTheLongestDelay(t *testing.T) {
-	l, err := NewLadder(time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	longest := l.Limits().Longest
-	if longest < 8*365*24*time.Hour {
-		t.Errorf("the longest delay is %s", longest)
-	}
-	if ticket, err := l.Ticket("q", longest); err != nil || ticket.Delay != longest {
-		t.Errorf("%v, %v", ticket.Delay, err)
-	}
-	if _, err := l.Ticket("q", longest+1); err == nil {
-		t.Error("a longer one was taken")
-	}
-}
-
-func TestImpossibleUnitsAreRefused(t *testing.T) {
-	for _, unit := range []time.Duration{0, -1, time.Microsecond, time.Millisecond + 1, time.Second + time.Millisecond} {
-		if _, err := NewLadder(unit); err == nil {
-			t.Errorf("a unit of %s was taken", fmt.Sprint(unit))
-		}
-	}
 }

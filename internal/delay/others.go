@@ -80,9 +80,9 @@ func (Plugin) Ticket(queue string, wait time.Duration) (Ticket, error) {
 		return Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the plugin's longest",
 			policy.FormatDuration(wait), policy.FormatDuration(maxPlugin))
 	}
-	ms := (wait + time.Millisecond - 1) / time.Millisecond
-	return Ticket{Exchange: wire.ExchangeDelayed, RoutingKey: queue, Delay: ms * time.Millisecond, Unchecked: true,
-		Headers: amqp.Table{"x-delay": int64(ms)}}, nil
+	wait = roundUp(wait, time.Millisecond)
+	return Ticket{Exchange: wire.ExchangeDelayed, RoutingKey: queue, Delay: wait, Unchecked: true,
+		Headers: amqp.Table{"x-delay": wait.Milliseconds()}}, nil
 }
 
 // Report leaves the waiting to the Redrive service: it publishes to redrive.failures.

@@ -45,14 +45,7 @@ func (t QueueType) survives() string {
 
 // label returns a delay as part of a name: "1s", "1m30s", "250ms".
 func label(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
+	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
 }
 
 // name returns the name of a delay queue and its exchange. It depends on the type: RabbitMQ refuses to declare a queue
@@ -85,12 +78,7 @@ func queueBehind(name string, args amqp.Table) Topology {
 }
 
 // roundUp rounds up, since no message may be retried early.
-func roundUp(d, step time.Duration) time.Duration {
-	if r := d % step; r > 0 {
-		d += step - r
-	}
-	return d
-}
+func roundUp(d, step time.Duration) time.Duration { return (d + step - 1) / step * step }
 
 // Dynamic waits in a queue for each delay. It is declared when it is needed, and expires when it is
 // idle (x-expires).
@@ -193,8 +181,8 @@ func NewLevels(kind QueueType, levels ...time.Duration) (*Levels, error) {
 	return &Levels{name: "levels", levels: levels, kind: kind}, nil
 }
 
-// UpTo implements Leveled.
-func (l *Levels) UpTo(longest time.Duration) Way {
+// upTo returns Levels without those that no delay up to longest needs.
+func (l *Levels) upTo(longest time.Duration) *Levels {
 	i, _ := slices.BinarySearch(l.levels, longest)
 	return &Levels{l.name, l.levels[:min(i+1, len(l.levels))], l.kind}
 }

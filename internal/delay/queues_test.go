@@ -103,9 +103,6 @@ func TestMessageTTLRoundsToMilliseconds(t *testing.T) {
 			t.Errorf("%d ns: %+v, %v", tt.wait, ticket, err)
 		}
 	}
-	if _, err := NewMessageTTL(Quorum, false).Ticket("q", policy.LongestDelay+1); err == nil {
-		t.Error("longer than RabbitMQ accepts, and no error")
-	}
 }
 
 // No two work queues share a delay queue, whatever they are called.
@@ -132,7 +129,10 @@ func TestMessageTTLQueuesHaveNamesOfTheirOwn(t *testing.T) {
 }
 
 func TestImpossibleWaysAreRefused(t *testing.T) {
-	for _, d := range []time.Duration{0, -time.Second, 1, time.Millisecond + 1, policy.LongestDelay + time.Millisecond} {
+	for _, d := range []time.Duration{0, -1, 1, time.Millisecond + 1, policy.LongestDelay + time.Millisecond} {
+		if _, err := NewLadder(d); err == nil {
+			t.Errorf("a unit of %s was taken", d)
+		}
 		if _, err := NewLevels(Quorum, time.Second, d); err == nil {
 			t.Errorf("a level of %s was taken", d)
 		}
@@ -142,6 +142,9 @@ func TestImpossibleWaysAreRefused(t *testing.T) {
 		if _, err := NewDynamic(d); err == nil && d < policy.LongestDelay {
 			t.Errorf("a step of %s was taken", d)
 		}
+	}
+	if _, err := NewLadder(time.Second + time.Millisecond); err == nil {
+		t.Error("a unit of more than a second was taken")
 	}
 	if l, err := NewLevels(Quorum, 2*time.Second, time.Second, 2*time.Second); err != nil || len(l.Limits().Levels) != 2 || l.Limits().Levels[0] != time.Second {
 		t.Errorf("levels in disorder: %v, %v", l, err)

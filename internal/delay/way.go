@@ -40,16 +40,10 @@ type Way interface {
 	Ticket(queue string, delay time.Duration) (Ticket, error)
 }
 
-// Leveled is a Way with a queue for each of its delays.
-type Leveled interface {
-	// UpTo returns the way without the levels that no delay up to longest needs.
-	UpTo(longest time.Duration) Way
-}
-
 // For returns a way without the levels that a policy does not need: those beyond the longest delay of its backoff or
 // that consumers may ask for.
 func For(p *policy.Policy, w Way) Way {
-	l, ok := w.(Leveled)
+	l, ok := w.(*Levels)
 	if !ok {
 		return w
 	}
@@ -60,7 +54,7 @@ func For(p *policy.Policy, w Way) Way {
 			longest = max(longest, of.LongestRetryAfter(), p.MaxRetryAfter)
 		}
 	}
-	return l.UpTo(longest)
+	return l.upTo(longest)
 }
 
 // Ticket is how to publish one message so that it waits. When RabbitMQ has confirmed the
@@ -110,7 +104,7 @@ type Limits struct {
 	Levels []time.Duration
 	// Delays are rounded up to a multiple of Step, if Levels is nil.
 	Step time.Duration
-	// Blocks: a message with a short delay waits for those before it that have a longer one.
+	// Blocks: a message with a short delay waits for those before it with a longer one.
 	Blocks bool
 	// AcceptsBlocking: mixed delays are allowed although the way Blocks.
 	AcceptsBlocking bool
@@ -144,13 +138,12 @@ func (l Limits) Check(p *policy.Policy) error {
 	if l.ServiceDecides {
 		return nil
 	}
-	var asked error
+	var all []error
 	if p.MaxRetryAfter > l.Longest {
-		asked = fmt.Errorf("policy %q lets consumers ask for delays of up to %s, and %s waits %s at most: allow "+
+		all = append(all, fmt.Errorf("policy %q lets consumers ask for delays of up to %s, and %s waits %s at most: allow "+
 			"less, or choose another way to wait",
-			p.Name, policy.FormatDuration(p.MaxRetryAfter), l.Name, policy.FormatDuration(l.Longest))
+			p.Name, policy.FormatDuration(p.MaxRetryAfter), l.Name, policy.FormatDuration(l.Longest)))
 	}
-	all := []error{asked}
 	var waits []time.Duration // the policy's own
 	for i, of := range p.Cases() {
 		err := l.checkWaits(&of)
@@ -202,10 +195,9 @@ func linear(first time.Duration, n int, limit time.Duration) time.Duration {
 	return first * time.Duration(n)
 }
 
-// CheckVersion returns an error for a RabbitMQ version ("4.3.1") on which the way does not
-// work.
+// CheckVersion returns an error for a RabbitMQ version ("4.3.1") on which the way does not work. Any other text passes.
 func (l Limits) CheckVersion(broker string) error {
-	if yes, ok := VersionAtLeast(broker, l.Since[0], l.Since[1]); ok && !yes { // one that cannot be read: let it try
+	if yes, ok := VersionAtLeast(broker, l.Since[0], l.Since[1]); ok && !yes {
 		return fmt.Errorf("%s needs %s, and the broker is %s", l.Name, l.Needs, broker)
 	}
 	return nil

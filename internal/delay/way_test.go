@@ -76,13 +76,16 @@ func TestAPolicyThatAWayCannotKeepIsRefused(t *testing.T) {
 	}
 }
 
-// What Check accepts, Ticket accepts.
+// What Check accepts, Ticket accepts, and no more.
 func TestEveryWayHasATicketForItsLongestDelay(t *testing.T) {
 	for _, way := range []delay.Way{made(delay.NewLevels(delay.Quorum)), made(delay.NewFixed(delay.Classic, second)), made(delay.NewDynamic(second)),
 		delay.NewMessageTTL(delay.Quorum, true), made(delay.NewLadder(second)), delay.Plugin{}, delay.Native{}, delay.Report{}} {
 		l := way.Limits()
 		if ticket, err := way.Ticket("q", l.Longest); err != nil || ticket.Delay < l.Longest {
 			t.Errorf("%s: %s, %v", l.Name, ticket.Delay, err)
+		}
+		if _, err := way.Ticket("q", l.Longest+1); err == nil && !l.Linear && !l.ServiceDecides {
+			t.Errorf("%s takes more than its longest delay", l.Name)
 		}
 		if l.Survives == "" || l.Declares == "" || l.Longest <= 0 || (l.Levels == nil) != (l.Step > 0 || l.Linear) {
 			t.Errorf("%s does not say what it is: %+v", l.Name, l)
@@ -120,7 +123,7 @@ func TestAWayHasTheLevelsThatItsPolicyReaches(t *testing.T) {
 
 func TestNativeNeedsRabbitMQ43(t *testing.T) {
 	for version, refused := range map[string]bool{"3.10.8": true, "3.13.7": true, "4.0.0": true, "4.2.9": true, "4.3.0": false, "4.3.6": false,
-		"4.10.0": false, "5.0.0-rc.1": false, "something else": false} {
+		"4.3.0-rc.1": false, "4.10.0": false, "5.0.0-rc.1": false, "10.0.0": false, "something else": false, "": false} {
 		if err := (delay.Native{}).Limits().CheckVersion(version); (err != nil) != refused {
 			t.Errorf("native on %s: %v", version, err)
 		}
