@@ -8,6 +8,7 @@ package throttle
 import (
 	"container/list"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -368,8 +369,8 @@ func (t *Throttle) use(name string, r Rules, now time.Time) *queue {
 
 func (t *Throttle) add(name string, now time.Time) *queue {
 	t.sweep(now)
-	q := &queue{throttle: t, name: name, used: now, consumers: -1, breaker: breaker{state: Closed, since: now}}
-	q.window.reset(DefaultBreaker().Window)
+	q := &queue{throttle: t, name: name, used: now, consumers: -1,
+		breaker: breaker{state: Closed, since: now, window: newWindow(DefaultBreaker().Window)}}
 	t.queues[name] = q
 	return q
 }
@@ -380,7 +381,7 @@ func (q *queue) setRules(r Rules) {
 	q.rules = r
 	if r.Breaker != nil && (was == nil || was.Window != r.Breaker.Window) {
 		q.firstCounted = q.nextSeq
-		q.window.reset(r.Breaker.Window)
+		q.window = newWindow(r.Breaker.Window)
 	}
 	if !r.tracks() && q.tracked.byID != nil {
 		q.tracked, q.earlyFailures = trackedRetries{}, trackedRetries{}
@@ -426,8 +427,7 @@ func (t *Throttle) View(queue string, now time.Time) View {
 		inFlight += report.InFlight
 	}
 	v := View{State: q.state, Since: q.since, Reason: q.reason, By: q.by, Until: q.until, Forced: q.forced,
-		HasBreaker: r.Breaker != nil,
-		Rate:       q.rateLimit(now), MaxInFlight: r.InFlight, InFlight: inFlight, Consumers: q.consumers,
+		HasBreaker: r.Breaker != nil, Rate: q.rateLimit(now), MaxInFlight: r.InFlight, InFlight: inFlight, Consumers: q.consumers,
 		NoConsumersSince: q.noConsumersSince}
 	n, _, why := q.allowed(1, now)
 	switch waits := !q.noConsumersSince.IsZero(); {
@@ -447,12 +447,7 @@ func (t *Throttle) View(queue string, now time.Time) View {
 func (t *Throttle) Queues() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := make([]string, 0, len(t.queues))
-	for name := range t.queues {
-		all = append(all, name)
-	}
-	slices.Sort(all)
-	return all
+	return slices.Sorted(maps.Keys(t.queues))
 }
 
 // WaitReason is why due messages of a queue are not retried just now. Its text is a label of
@@ -533,20 +528,11 @@ type BreakerState struct {
 	Reason      string    `json:"why,omitempty"`
 	By          string    `json:"by,omitempty"`
 	FirstOpened time.Time `json:"first,omitzero"` // when it opened first since it was closed
-	Number      int64     `json:"number"`         // identifies the state: each change has another
+	Number      int64     `json:"number"`         // identifies the state: each change has another; 0: Closed
 }
 
 // noState is the number of no state, so that Follow applies whatever the leader announces next.
 const noState = -1
-
-// newStateNumber returns the number of a state that begins: 0 for Closed, which needs no
-// BreakerState.
-func newStateNumber(s State, since time.Time) int64 {
-	if s == Closed {
-		return 0
-	}
-	return since.UnixMicro()
-}
 
 // BreakerStates returns the states of all breakers that are not closed, by queue.
 func (t *Throttle) BreakerStates(now time.Time) map[string]BreakerState {
@@ -652,11 +638,7 @@ func (t *Throttle) Receive(replica string, all map[string]RetryStats, now time.T
 
 // reports returns the latest reports of other replicas.
 func (q *queue) reports(now time.Time) map[string]replicaReport {
-	for replica, report := range q.others {
-		if now.Sub(report.at) >= reportKept {
-			delete(q.others, replica)
-		}
-	}
+	maps.DeleteFunc(q.others, func(_ string, r replicaReport) bool { return now.Sub(r.at) >= reportKept })
 	return q.others
 }
 
@@ -715,11 +697,9 @@ func (q *queue) allowed(wanted int, now time.Time) (n int, retryAt time.Time, wh
 		// Shown as a rate, whatever limits there are. SetShare ends it, and wakes the scheduler.
 		limit(0, time.Time{}, WhyRate)
 	}
-	oldestFinishes := func() (at time.Time) {
-		if oldest, ok := q.tracked.oldest(); ok {
-			at = oldest.at.Add(q.rules.settle())
-		}
-		return at
+	var oldestFinishes time.Time
+	if oldest, ok := q.tracked.oldest(); ok {
+		oldestFinishes = oldest.at.Add(q.rules.settle())
 	}
 	if q.consumers == 0 && q.rules.NoConsumer != RetryWithoutConsumers {
 		limit(q.probesLeft(share), time.Time{}, WhyNoConsumer)
@@ -730,14 +710,14 @@ func (q *queue) allowed(wanted int, now time.Time) (n int, retryAt time.Time, wh
 	case q.state == HalfOpen && !q.throttle.leads:
 		limit(0, time.Time{}, WhyBreaker) // until Follow says otherwise
 	case q.state == HalfOpen && q.rules.Breaker != nil:
-		limit(max(q.rules.Breaker.Probes, 1)-int(q.nextSeq-q.firstCounted)-q.reserved, oldestFinishes(), WhyBreaker)
+		limit(max(q.rules.Breaker.Probes, 1)-int(q.nextSeq-q.firstCounted)-q.reserved, oldestFinishes, WhyBreaker)
 	}
 	if q.rules.InFlight > 0 && share.N > 0 {
-		own, at := q.ownInFlight(share, now)
-		if at.IsZero() {
-			at = oldestFinishes()
+		own, askAgain := q.ownInFlight(share, now)
+		if askAgain.IsZero() {
+			askAgain = oldestFinishes
 		}
-		limit(own-q.inFlight(), at, WhyInFlight)
+		limit(own-q.inFlight(), askAgain, WhyInFlight)
 	}
 	if n > 0 {
 		tokens, at := q.allowedByRate(n, share.N, now)
@@ -756,15 +736,15 @@ func (q *queue) probesLeft(share Share) int {
 // others report. Only the leader retries probes, and may use what others leave: its own share of a small limit could be
 // 0, and the breaker would stay half-open.
 func (q *queue) ownInFlight(share Share, now time.Time) (n int, askAgain time.Time) {
-	all := min(q.rules.InFlight, MaxTracked)
+	n = min(q.rules.InFlight, MaxTracked)
 	if q.state != HalfOpen || !q.throttle.leads {
-		return share.of(all), askAgain
+		return share.of(n), askAgain
 	}
 	for _, report := range q.reports(now) {
-		all -= report.InFlight
+		n -= report.InFlight
 		askAgain = now.Add(time.Second) // each replica reports so often
 	}
-	return all, askAgain
+	return n, askAgain
 }
 
 // inFlight returns how many messages are being retried, or were and may still fail again.
@@ -833,11 +813,9 @@ func (q *queue) unreserve(n int) {
 
 // idle reports whether the queue can be forgotten without a loss.
 func (q *queue) idle(now time.Time) bool {
-	if q.forced || q.reserved > 0 || q.consumers == 0 && now.Sub(q.used) < forgetUnused {
-		return false
-	}
 	unused := now.Sub(q.used)
-	return unused >= forgetUnused || unused >= max(forgetIdle, q.rules.settle()) && q.state == Closed
+	return !q.forced && q.reserved == 0 && (unused >= forgetUnused ||
+		unused >= max(forgetIdle, q.rules.settle()) && q.state == Closed && q.consumers != 0)
 }
 
 // trackedRetries holds, in order, the latest retries that may still fail again. Beyond MaxTracked the oldest is
@@ -912,10 +890,8 @@ type slot struct {
 	failed int
 }
 
-// reset empties the window.
-func (w *window) reset(length time.Duration) {
-	*w = window{slot: max(length/windowSlots, 1)}
-}
+// newWindow returns an empty window.
+func newWindow(length time.Duration) window { return window{slot: max(length/windowSlots, 1)} }
 
 func (w *window) at(now time.Time) (*slot, int64) {
 	n := now.UnixNano() / int64(w.slot)
@@ -1043,16 +1019,16 @@ func (q *queue) advance(now time.Time) {
 func (q *queue) change(to State, now time.Time, reason, by string) {
 	from := q.state
 	q.state, q.since, q.reason, q.by = to, now, reason, by
-	q.stateNumber = newStateNumber(to, now)
+	q.stateNumber = now.UnixMicro()
 	if to != Open {
 		q.until = time.Time{}
 	}
 	if to == Closed {
-		q.firstOpened = time.Time{}
+		q.stateNumber, q.firstOpened = 0, time.Time{}
 	}
 	q.firstCounted = q.nextSeq
 	if q.rules.Breaker != nil {
-		q.window.reset(q.rules.Breaker.Window)
+		q.window = newWindow(q.rules.Breaker.Window)
 	}
 	q.throttle.changed(Transition{Queue: q.name, From: from, To: to, At: now, Reason: reason, By: by, Until: q.until,
 		OnFollower: !q.throttle.leads})
