@@ -641,14 +641,6 @@ func TestRulesInWords(t *testing.T) {
 	}
 }
 
-// A limit lets messages continue to be retried; all other reasons hold them back.
-func TestALimitIsNoPause(t *testing.T) {
-	limits := map[throttle.WaitReason]bool{throttle.WhyRate: true, throttle.WhyInFlight: true}
-	for _, why := range throttle.WaitReasons {
-		expect.Equal(t, why.IsLimit(), limits[why], "%s: a limit", why)
-	}
-}
-
 var must = expect.NoError
 
 // legal are the changes that no person forced.
