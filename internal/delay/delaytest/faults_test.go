@@ -2,6 +2,8 @@ package delaytest
 
 import (
 	"fmt"
+	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,9 +69,7 @@ func killingRabbitMQLosesNothing(t *testing.T, v *brokertest.VHost, n *rabbitnod
 	waiting := map[string]time.Time{}
 	for _, b := range all {
 		if b.name != "Native" {
-			for body, at := range b.waitMany(b.name, killDelay, many) {
-				waiting[body] = at
-			}
+			maps.Copy(waiting, b.waitMany(b.name, killDelay, many))
 			continue
 		}
 		for i := range many {
@@ -95,13 +95,7 @@ func killingRabbitMQLosesNothing(t *testing.T, v *brokertest.VHost, n *rabbitnod
 		n.Kill()
 	}
 	for _, b := range all {
-		lost := 0
-		for i := range many {
-			if _, waits := waiting[fmt.Sprint(b.name, " ", i)]; waits {
-				lost++
-			}
-		}
-		if lost > 0 {
+		if lost := queuesOf(waiting)[b.name]; lost > 0 {
 			t.Errorf("%s lost %d of %d", b.name, lost, many)
 		}
 		ran(b.name, v.Version, "killed and restarted")
@@ -111,9 +105,7 @@ func killingRabbitMQLosesNothing(t *testing.T, v *brokertest.VHost, n *rabbitnod
 func queuesOf(waiting map[string]time.Time) map[string]int {
 	by := map[string]int{}
 	for body := range waiting {
-		var name string
-		var i int
-		_, _ = fmt.Sscan(body, &name, &i)
+		name, _, _ := strings.Cut(body, " ")
 		by[name]++
 	}
 	return by
@@ -170,13 +162,7 @@ func aFullWorkQueueLosesNothing(t *testing.T, v *brokertest.VHost, _ *rabbitnode
 		v.Queue(b.name, amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
 		b.declare(b.name)
 		v.Publish("", b.name, amqp.Publishing{Body: []byte("full")})
-		h := delayedMessage{since: time.Now(), asked: wait}
-		var err error
-		if h.Ticket, err = b.way.Ticket(b.name, h.asked); err == nil {
-			err = b.hold(h.Ticket, b.name, wire.Message{Body: []byte("waiting")})
-		}
-		must(t, err)
-		all, holds = append(all, b), append(holds, h)
+		all, holds = append(all, b), append(holds, b.wait(b.name, wait, wire.Message{Body: []byte("waiting")}))
 	}
 	<-time.After(500 * ms) // due, and refused
 	for i, b := range all {
@@ -249,9 +235,8 @@ func (b *suite) othersComeBack(queue string, wait time.Duration) {
 func aQueueWithoutLeaderStopsNoOther(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 	at := func(queue, do string) {
 		t.Helper()
-		if _, err := n.Eval(t.Context(), fmt.Sprintf("{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<%q>>, queue, <<%q>>)), ok = ra:%s(quorum_queues, amqqueue:get_pid(Q)).", v.Name, queue, do)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(n.Eval(t.Context(), fmt.Sprintf("{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<%q>>, "+
+			"queue, <<%q>>)), ok = ra:%s(quorum_queues, amqqueue:get_pid(Q)).", v.Name, queue, do))))
 	}
 	const wait = 400 * ms
 	var all []*suite

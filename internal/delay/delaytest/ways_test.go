@@ -154,18 +154,15 @@ func each(t *testing.T, test func(*testing.T, *suite)) {
 }
 
 // reported is what ran where.
-var reported struct {
+var reported = struct {
 	sync.Mutex
 	rows map[string][]string
-}
+}{rows: map[string][]string{}}
 
 func ran(name, version, what string) {
 	reported.Lock()
 	defer reported.Unlock()
 	key := fmt.Sprintf("%-16s on RabbitMQ %s", name, version)
-	if reported.rows == nil {
-		reported.rows = map[string][]string{}
-	}
 	if rows := reported.rows[key]; !slices.Contains(rows, what) {
 		reported.rows[key] = append(rows, what)
 	}
@@ -274,9 +271,7 @@ func (b *suite) work(queue string) *brokertest.Consumer {
 
 func (b *suite) declare(queue string) {
 	b.t.Helper()
-	if err := b.p.Declare(b.t.Context(), b.way.Topology(queue)); err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, b.p.Declare(b.t.Context(), b.way.Topology(queue)))
 }
 
 // delayedMessage is a message that waits.
@@ -291,35 +286,35 @@ type delayedMessage struct {
 // queue delays it.
 func (b *suite) fail(d amqp.Delivery, queue string, wait time.Duration) delayedMessage {
 	b.t.Helper()
-	h := delayedMessage{since: time.Now(), asked: wait}
-	var err error
-	if h.Ticket, err = b.way.Ticket(queue, wait); err != nil {
-		b.t.Fatal(err)
-	}
+	h := b.wait(queue, wait, broker.Received(&d))
 	if h.Requeue {
-		if err := d.Reject(true); err != nil {
-			b.t.Fatal(err)
-		}
-		return h
-	}
-	m := broker.Received(&d)
-	if err := b.hold(h.Ticket, queue, m); err != nil {
-		b.t.Fatalf("handing over to exchange %q: %v", h.Exchange, err)
-	}
-	if err := d.Ack(false); err != nil {
-		b.t.Fatal(err)
+		must(b.t, d.Reject(true))
+	} else {
+		must(b.t, d.Ack(false))
 	}
 	return h
 }
 
-// hold makes a message wait.
+// wait makes a message wait, unless its own queue is to delay it.
+func (b *suite) wait(queue string, wait time.Duration, m wire.Message) delayedMessage {
+	b.t.Helper()
+	h := delayedMessage{since: time.Now(), asked: wait}
+	var err error
+	if h.Ticket, err = b.way.Ticket(queue, wait); err == nil && !h.Requeue {
+		err = b.hold(h.Ticket, queue, m)
+	}
+	must(b.t, err)
+	return h
+}
+
+// hold publishes a message to where it waits.
 func (b *suite) hold(ticket delay.Ticket, queue string, m wire.Message) error {
 	if ticket.DeclareFirst != nil {
 		if err := b.p.Declare(b.t.Context(), *ticket.DeclareFirst); err != nil {
 			return err
 		}
 	}
-	return b.send(ticket, queue, m)
+	return b.p.Send(b.t.Context(), []wire.Outgoing{outgoing(ticket, queue, m)})(b.t.Context())[0]
 }
 
 // waitMany makes many messages wait, without a pause between them, and returns when
@@ -330,9 +325,7 @@ func (b *suite) waitMany(queue string, wait time.Duration, many int) map[string]
 	if err == nil && ticket.DeclareFirst != nil {
 		err = b.p.Declare(b.t.Context(), *ticket.DeclareFirst)
 	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 	sent := make(map[string]time.Time, many)
 	answers := make([]func(context.Context) []error, 0, many)
 	for i := range many {
@@ -342,16 +335,9 @@ func (b *suite) waitMany(queue string, wait time.Duration, many int) map[string]
 		answers = append(answers, b.p.Send(b.t.Context(), []wire.Outgoing{out}))
 	}
 	for _, answer := range answers {
-		if err := answer(b.t.Context())[0]; err != nil {
-			b.t.Fatal(err)
-		}
+		must(b.t, answer(b.t.Context())[0])
 	}
 	return sent
-}
-
-// send publishes a message to where it waits.
-func (b *suite) send(ticket delay.Ticket, queue string, m wire.Message) error {
-	return b.p.Send(b.t.Context(), []wire.Outgoing{outgoing(ticket, queue, m)})(b.t.Context())[0]
 }
 
 func outgoing(ticket delay.Ticket, queue string, m wire.Message) wire.Outgoing {
