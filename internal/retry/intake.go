@@ -115,7 +115,7 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 		case action == policy.Discard:
 			e := Event{Kind: Discarded, Queue: rec.Queue, ID: rec.ID, Failures: rec.Failures, Reason: rec.Reason}
 			events = append(events, e)
-			in.markDurable(i, e)
+			in.durable[i] = e
 			continue
 		case rec.State == store.Parked:
 			events = append(events, parkedEvent(rec))
@@ -135,7 +135,7 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 		e, name := &events[m.eventIndex], m.way.Limits().Name
 		if m.err == nil {
 			e.Way, e.Delay = name, m.rounded
-			in.markDurable(m.messageIndex, *e)
+			in.durable[m.messageIndex] = *e
 			continue
 		}
 		e.Instead = name

@@ -101,7 +101,7 @@ func (k *keeper) begin(ctx context.Context, batch []wire.Delivery) error {
 			return err
 		}
 	}
-	k.identities = map[int]*identity{}
+	k.identities, k.durable, k.tried = map[int]*identity{}, map[int]Event{}, map[int]triedRecord{}
 	return nil
 }
 
@@ -166,37 +166,17 @@ func (k *keeper) add(ctx context.Context, records []recordToStore, events []Even
 			continue
 		}
 		if err != nil {
-			k.remember(records, events)
+			for _, r := range records {
+				k.tried[r.messageIndex] = triedRecord{r.rec, events[r.eventIndex]}
+			}
 			return err
 		}
-		if n == len(left) {
-			return nil
-		}
 		for _, r := range left[:n] {
-			k.markDurable(r.messageIndex, events[r.eventIndex])
+			k.durable[r.messageIndex] = events[r.eventIndex]
 		}
 		left = left[n:]
 	}
 	return nil
-}
-
-// remember notes the records of a batch that is passed again.
-func (k *keeper) remember(records []recordToStore, events []Event) {
-	if k.tried == nil {
-		k.tried = map[int]triedRecord{}
-	}
-	for _, r := range records {
-		k.tried[r.messageIndex] = triedRecord{r.rec, events[r.eventIndex]}
-	}
-}
-
-// markDurable notes that a message of the batch under way is safe, in case the batch is
-// passed again.
-func (k *keeper) markDurable(message int, e Event) {
-	if k.durable == nil {
-		k.durable = map[int]Event{}
-	}
-	k.durable[message] = e
 }
 
 func parkedEvent(r *store.Record) Event {
