@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -100,20 +101,19 @@ func (d *DelayQueues) publish(ctx context.Context, batch []delayedMessage) {
 	if err := d.ready(); err != nil {
 		refuse(batch, err)
 	} else {
-		limit := time.NewTimer(d.timeout)
-		defer limit.Stop()
+		limit := time.After(d.timeout)
 		// A little less, so that answers in time count even if others are late.
 		ctx, cancel := context.WithTimeout(ctx, d.timeout*9/10)
 		defer cancel()
 		// A publish into a connection that an alarm has just blocked hangs, and ignores its context.
-		trying, done := append([]delayedMessage(nil), batch...), make(chan struct{})
+		trying, done := slices.Clone(batch), make(chan struct{})
 		d.sending.Go(func() { defer close(done); d.publishBatch(ctx, trying) })
 		select {
 		case <-done:
 			if copy(batch, trying); ctx.Err() != nil {
 				d.notBefore = time.Now().Add(tryAgainAfter)
 			}
-		case <-limit.C:
+		case <-limit:
 			d.busy, d.notBefore = done, time.Now().Add(tryAgainAfter)
 			refuse(batch, d.errLate)
 		}

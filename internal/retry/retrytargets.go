@@ -226,15 +226,14 @@ func (t *retryTargets) routeBy(
 	switch err := bind(ctx, queue); {
 	case errors.Is(err, ErrLookupPending), errors.Is(err, errAway):
 		return Result{Err: err}
-	case errors.Is(err, wire.ErrQueueGone):
+	case errors.Is(err, wire.ErrQueueGone), errors.Is(err, wire.ErrExclusive):
 		t.proven.remove(queue)
 		t.lookup.forget(queue)
-		return Result{Park: fmt.Sprintf("the queue %q does not exist any more", queue)}
-	case errors.Is(err, wire.ErrExclusive):
-		t.proven.remove(queue)
-		t.lookup.forget(queue)
-		return Result{Park: fmt.Sprintf("the queue %q is exclusive to another connection, so it cannot be retried to",
-			queue)}
+		why := "does not exist any more"
+		if errors.Is(err, wire.ErrExclusive) {
+			why = "is exclusive to another connection, so it cannot be retried to"
+		}
+		return Result{Park: fmt.Sprintf("the queue %q %s", queue, why)}
 	case err != nil:
 		return Result{Err: fmt.Errorf("binding the retry exchange of queue %q: %w", queue, err)}
 	}
@@ -553,11 +552,9 @@ func (b *exchangeBinding) begin(ctx context.Context, queue string) error {
 
 // await waits a moment for a binding, and returns its error.
 func (b *exchangeBinding) await(ctx context.Context, queue string, one *queueBinding) error {
-	timer := time.NewTimer(bindingWait)
-	defer timer.Stop()
 	select {
 	case <-one.ended:
-	case <-timer.C:
+	case <-time.After(bindingWait):
 	case <-ctx.Done():
 	}
 	b.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/headers"
@@ -85,7 +86,8 @@ func (s *Sender) Close() {
 // and checks for consumers.
 func (s *Sender) route(ctx context.Context, queue string, claims []store.Claim) Result {
 	wasTarget, _ := s.targets.lookUpIfUnknown(queue)
-	result := s.targets.routeSoon(ctx, queue, anyProven(claims), newestDue(claims))
+	byDue := func(a, b store.Claim) int { return a.Record.Due.Compare(b.Record.Due) }
+	result := s.targets.routeSoon(ctx, queue, anyProven(claims), slices.MaxFunc(claims, byDue).Record.Due)
 	if result.Park == "" && result.Err == nil && !wasTarget {
 		result.Err = ErrTryAtOnce
 	}
@@ -98,32 +100,20 @@ func anyProven(claims []store.Claim) bool {
 	return slices.ContainsFunc(claims, func(c store.Claim) bool { return c.Record.Proven })
 }
 
-func newestDue(claims []store.Claim) (due time.Time) {
-	for _, c := range claims {
-		if c.Record.Due.After(due) {
-			due = c.Record.Due
-		}
-	}
-	return due
-}
-
 // Send publishes claims of one lane, nearly in their order, and returns a function that waits for
 // the result of each. It must not be called by two goroutines at a time.
 func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []Result) {
 	results := make([]Result, len(claims))
 	out := make([]wire.Outgoing, 0, len(claims))
 	sent := make([]int, 0, len(claims)) // index in claims of each of out
-	var route *Result                   // of the queue, found once for all claims
+	route := sync.OnceValue(func() Result { return s.route(ctx, queue, claims) })
 	for i, c := range claims {
 		if to := c.Record.Forward; to != nil {
 			out, sent = append(out, outgoing(c.Record, to.Exchange, to.RoutingKey)), append(sent, i)
 			continue
 		}
-		if route == nil {
-			r := s.route(ctx, queue, claims)
-			route = &r
-		}
-		if results[i] = route.forDue(c.Record.Due); route.Err != nil || route.Park != "" {
+		r := route()
+		if results[i] = r.forDue(c.Record.Due); r.Err != nil || r.Park != "" {
 			continue
 		}
 		out, sent = append(out, outgoing(c.Record, wire.RetryExchange(queue), c.Record.Message.RoutingKey)),
@@ -134,9 +124,18 @@ func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 	}
 	answers := s.publisher.Send(ctx, out)
 	return func(ctx context.Context) []Result {
-		var again *Result // of the queue, found again once for all claims
 		errs := answers(ctx)
 		now := time.Now()
+		// Either the queue was deleted: when it was declared again, only its binding is missing, and is declared here.
+		// Or a person deleted its retry exchange: only a proven dead letter declares that again.
+		routeAgain := sync.OnceValue(func() Result {
+			s.targets.forget(queue)
+			result := s.targets.route(ctx, queue, anyProven(claims), now)
+			if result.Err == nil && result.Park == "" {
+				result.Err = ErrTryAtOnce
+			}
+			return result
+		})
 		for n, err := range errs {
 			i := sent[n]
 			r := claims[i].Record
@@ -150,18 +149,7 @@ func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 				results[i] = Result{Park: fmt.Sprintf("it cannot be forwarded to exchange %q with routing key %q: %v",
 					r.Forward.Exchange, r.Forward.RoutingKey, err)}
 			case errors.Is(err, wire.ErrUnroutable):
-				// Either the queue was deleted: when it was declared again, only its
-				// binding is missing, and is declared here. Or a person deleted its
-				// retry exchange: only a proven dead letter declares that again.
-				if again == nil {
-					s.targets.forget(queue)
-					result := s.targets.route(ctx, queue, anyProven(claims), now)
-					if result.Err == nil && result.Park == "" {
-						result.Err = ErrTryAtOnce
-					}
-					again = &result
-				}
-				results[i] = *again
+				results[i] = routeAgain()
 			default:
 				results[i] = Result{Err: err}
 			}
