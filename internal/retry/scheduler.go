@@ -101,6 +101,7 @@ type sentBatch struct {
 	claims   []store.Claim
 	wait     func(context.Context) []Result
 	results  []Result // after RabbitMQ has answered
+	obstacle error    // why some of them wait again; nil: none does
 	halfFull bool     // with it at least half of its destination's window was in use
 }
 
@@ -127,8 +128,7 @@ func NewScheduler(
 func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
 	finishCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })()
 
 	answered := make(chan sentBatch, maxFinished)
 	var finisher, waiting sync.WaitGroup
@@ -166,14 +166,12 @@ func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
 			s.storeWorks(retryingDue)
 			storeWait = minBackoff
 		}
-		timer := time.NewTimer(wake)
 		select {
 		case <-ctx.Done():
-		case <-timer.C:
+		case <-time.After(wake):
 		case <-woken:
 		case <-changed:
 		}
-		timer.Stop()
 	}
 }
 
@@ -211,12 +209,8 @@ func (s *Scheduler) sendDue(ctx context.Context, await func(sentBatch)) (time.Du
 			if !n.Forwards() && (s.isPaused(n.Queue) || s.sender.IsBinding(n.Queue)) {
 				continue // Pause or the end of the binding wakes
 			}
-			at := n.Due
-			if until := s.backoffUntil(n.Lane); until.After(at) {
-				at = until
-			}
-			if at.After(now) {
-				wake = min(wake, at.Sub(now))
+			if wait := max(n.Due.Sub(now), s.backoffUntil(n.Lane).Sub(now)); wait > 0 {
+				wake = min(wake, wait)
 				continue
 			}
 			wanted, bytes, full := s.claimed.mayClaim(n.Lane, now)
@@ -293,25 +287,20 @@ func (s *Scheduler) finishClaims(ctx context.Context, batches []sentBatch) {
 	now := time.Now()
 	var outcomes []store.Outcome
 	var stillWaiting []store.Claim
-	obstacles := make([]error, len(batches))
-	for i, b := range batches {
-		var obstacle error
+	for i := range batches {
+		b := &batches[i]
 		for j, r := range b.results {
-			switch {
-			case r.Done:
-				outcomes = append(outcomes, store.Outcome{Claim: b.claims[j], At: now})
-			case r.Park != "":
+			if r.Done || r.Park != "" {
 				outcomes = append(outcomes, store.Outcome{Claim: b.claims[j], Park: r.Park, At: now})
-			default:
-				stillWaiting = append(stillWaiting, b.claims[j])
-				if obstacle == nil || errors.Is(obstacle, ErrTryAtOnce) {
-					obstacle = r.Err
-				}
+				continue
+			}
+			stillWaiting = append(stillWaiting, b.claims[j])
+			if b.obstacle == nil || errors.Is(b.obstacle, ErrTryAtOnce) {
+				b.obstacle = r.Err
 			}
 		}
-		s.reportResults(b, now)
-		s.setBackoff(b.lane, obstacle)
-		obstacles[i] = obstacle
+		s.reportResults(*b, now)
+		s.setBackoff(b.lane, b.obstacle)
 	}
 	finished := 0
 	finish := func() (err error) { finished, err = s.store.Finish(ctx, outcomes); return err }
@@ -322,7 +311,13 @@ func (s *Scheduler) finishClaims(ctx context.Context, batches []sentBatch) {
 				"answer was lost",
 				"messages", lost, "hint", "set store.redis.lease above the longest such time")
 		}
-		s.reportParked(outcomes)
+		for _, o := range outcomes {
+			if o.Park != "" {
+				e := parkedEvent(o.Claim.Record)
+				e.At, e.Why = o.At, o.Park
+				s.events(e)
+			}
+		}
 	}
 	if len(stillWaiting) > 0 {
 		s.repeatUntilDone(ctx, finishingClaims, func() error { return s.store.Release(ctx, stillWaiting) })
@@ -331,7 +326,7 @@ func (s *Scheduler) finishClaims(ctx context.Context, batches []sentBatch) {
 	for i, b := range batches {
 		large = large || slices.ContainsFunc(b.claims,
 			func(c store.Claim) bool { return len(c.Record.Message.Body) >= largeBody })
-		s.claimed.end(&b, obstacles[i] == nil)
+		s.claimed.end(&b, b.obstacle == nil)
 		batches[i] = sentBatch{}
 	}
 	if large {
@@ -339,16 +334,6 @@ func (s *Scheduler) finishClaims(ctx context.Context, batches []sentBatch) {
 		debug.FreeOSMemory()
 	}
 	s.Wake()
-}
-
-func (s *Scheduler) reportParked(outcomes []store.Outcome) {
-	for _, o := range outcomes {
-		if o.Park != "" {
-			e := parkedEvent(o.Claim.Record)
-			e.At, e.Why = o.At, o.Park
-			s.events(e)
-		}
-	}
 }
 
 // reportResults reports to the throttle what became of a batch that it allowed.
