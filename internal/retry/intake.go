@@ -55,8 +55,7 @@ func NewInForce(rules Rules) *InForce {
 	return f
 }
 
-// Replace puts rules in force, from the next dead letter and the next retry on. Waiting messages
-// keep their due time.
+// Replace puts rules in force, from the next dead letter and retry on. Waiting messages keep their due time.
 func (f *InForce) Replace(rules Rules) { f.rules.Store(&rules) }
 
 // Policies returns the policies in force.
@@ -85,9 +84,8 @@ func NewIntake(
 	return &Intake{keeper{store: s, events: events}, inForce, delayQueues, names, decode}
 }
 
-// Handle decides about a batch and makes it durable. When it returns nil, every message of the
-// batch is durable or was discarded by its policy, and may be acknowledged. On an error none
-// may be, and the caller calls again with the same batch.
+// Handle decides about a batch and makes it durable. When it returns nil, every message is durable or was discarded by
+// its policy, and may be acknowledged. On an error none may be, and the caller passes the same batch again.
 func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 	if err := in.begin(ctx, batch); err != nil {
 		return err
@@ -187,16 +185,14 @@ func (in *Intake) publishDelayed(ctx context.Context, delayed []delayedMessage) 
 	in.delayQueues.publish(ctx, delayed)
 }
 
-// ParkedIntake stores what is parked in RabbitMQ, in redrive.parked, so that it can be seen and replayed like all
-// others. The library parks there, and waits in RabbitMQ end there when their queue has no binding; those messages are
-// retried at once. Any user with write permission may publish there, so headers are shown, and prove no queue. Its
-// methods are called like those of Intake.
+// ParkedIntake stores messages from other queues than the intake's, so that they can be seen and replayed like all
+// others. None of them proves its queue. Its methods are called like those of Intake. There is one for each of:
 //
-// A second one parks messages from redrive.quarantine, which RabbitMQ failed to deliver to the Intake. On
-// RabbitMQ 3 a publisher can forge all entries of their x-death but the newest, so they prove no queue
-// either.
-//
-// A third kind parks messages of dead-letter queues that existed before Redrive: see adopted.go.
+//   - redrive.parked. The library parks there, and waits in RabbitMQ end there when their queue has no binding; those
+//     messages are retried at once. Any user with write permission may publish there.
+//   - redrive.quarantine, with what RabbitMQ failed to deliver to the Intake. On RabbitMQ 3 a publisher can forge all
+//     entries of x-death but the newest.
+//   - dead-letter queues that existed before Redrive: see adopted.go.
 type ParkedIntake struct {
 	keeper
 	before    func(wire.Message) wire.Message // applied first; nil: messages stay as they are
@@ -365,8 +361,7 @@ func (in *ParkedIntake) decideQuarantined(ctx context.Context, i int, d *wire.De
 	return rec
 }
 
-// nameHeader returns a header that holds a name, of any bytes; "" where it is longer than
-// RabbitMQ allows.
+// nameHeader returns a header that holds a name, of any bytes; "" where it is longer than RabbitMQ allows.
 func nameHeader(m *wire.Message, header string) string {
 	if s, _ := m.Headers[header].(string); len(s) <= 255 {
 		return s

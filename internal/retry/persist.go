@@ -21,18 +21,13 @@ type keeper struct {
 	connectedAt time.Time        // when the connection began
 	lostAt      time.Time        // when the outage before it began; zero: not known
 	anyBatch    bool             // the connection has delivered something
-	// identities has those of the batch under way, by index. They stay when the batch could not be stored and is passed
-	// again: a store on a network may have stored it and yet report an error.
+
+	// Of the batch under way, by index; all stay when it could not be stored and is passed again: a store on a network
+	// may have stored it and yet report an error.
 	identities map[int]*identity
-	// durable has, by index, the events of messages in the batch under way that were discarded or are safe already, in
-	// RabbitMQ or the store: when the batch is passed again, neither must get them twice.
-	durable map[int]Event
-	// tried has, by index, the records of the batch under way that the store was asked to add. A batch that is passed
-	// again keeps them, whatever the rules and RabbitMQ are by now: a store that may have added them recognizes them.
-	tried map[int]triedRecord
-	// maxAdd bounds the records of it that are added at once, after there was no room for more; 0: no bound. It stays
-	// while the batch is under way, for the same reason.
-	maxAdd int
+	durable    map[int]Event       // of messages that were discarded, or are safe in RabbitMQ or the store: not twice
+	tried      map[int]triedRecord // what the store was asked to add, whatever the rules are by now: it recognizes that
+	maxAdd     int                 // records to add at once, after there was no room for more; 0: no bound
 }
 
 type triedRecord struct {
@@ -58,8 +53,8 @@ type identity struct {
 	hasReceipt  bool   // its receipt is in the store already
 }
 
-// Connected must be called for each new connection, before Handle: RabbitMQ is about to deliver
-// again what was stored and perhaps not acknowledged.
+// Connected must be called for each new connection, before Handle: RabbitMQ delivers again what it has no
+// acknowledgement of.
 func (k *keeper) Connected(ctx context.Context) error {
 	_, shared := k.store.(store.Shared)
 	k.connectedAt, k.anyBatch = time.Now(), false
@@ -69,9 +64,8 @@ func (k *keeper) Connected(ctx context.Context) error {
 	return k.load(ctx)
 }
 
-// unseenOutage estimates when an outage began that this process did not see, since the process before it stopped
-// together with RabbitMQ: at the latest first failure of a message that has a receipt. It is zero if that was longer
-// ago than maxUnseenOutage.
+// unseenOutage estimates when an outage began in which the process before this one stopped together with RabbitMQ: at
+// the latest first failure of a message that has a receipt; zero if that is longer ago than maxUnseenOutage.
 func (k *keeper) unseenOutage(kept []store.Receipt) (began time.Time) {
 	for _, r := range kept {
 		if t := r.FirstFailed; t.After(began) && !t.After(k.connectedAt) && k.connectedAt.Sub(t) < maxUnseenOutage {
@@ -81,8 +75,8 @@ func (k *keeper) unseenOutage(kept []store.Receipt) (began time.Time) {
 	return began
 }
 
-// Disconnected must be called when a connection has ended. A connection that did not last, as
-// while RabbitMQ starts, is part of the outage before it.
+// Disconnected must be called when a connection has ended. One that did not last, as while RabbitMQ starts, is part of
+// the outage before it.
 func (k *keeper) Disconnected() {
 	if now := time.Now(); k.anyBatch || k.lostAt.IsZero() || now.Sub(k.connectedAt) > marginBefore {
 		k.lostAt = now

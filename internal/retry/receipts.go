@@ -16,38 +16,26 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// receipts recognizes a dead letter that RabbitMQ delivers a second time, and finds the id that
-// it got the first time. It is stored again, never dropped: equal content does not prove that it
-// is the same dead letter, and a duplicate is better than a loss. But it has the same id, so the
-// consumer can tell.
+// receipts recognizes a dead letter that RabbitMQ delivers a second time, and finds the id that it got the first time.
+// It is stored again, with that id, so that the consumer can tell: equal content does not prove that it is the same
+// dead letter, and a duplicate is better than a loss.
 //
-// A receipt is the id of a dead letter with its fingerprint. The fingerprint is a hash of the
-// dead letter's content, and the time when RabbitMQ dead-lettered it. Each
-// series has the newest receipts of one process, read from the store, or of
-// one queue, of this connection.
+// A receipt is the id of a dead letter with its fingerprint: a hash of its content, and the time when RabbitMQ
+// dead-lettered it. Each series has the newest receipts of one process, read from the store, or of one queue, of this
+// connection. There are three reasons for a second delivery, and a rule for each:
 //
-// There are three reasons for a second delivery, and three rules.
+//   - Redelivered: the acknowledgement was lost. All is equal, x-death included, and RabbitMQ marks it as redelivered.
+//     RabbitMQ 4.3 marks each message that a consumer rejected, so nothing stored over this connection is matched.
+//   - Dead-lettered again (a copy): at-least-once dead-lettering had no confirm of it when its node stopped, so it
+//     publishes it again, with another time in x-death, and on RabbitMQ 3.10 not marked as redelivered. It looks like
+//     another message with equal content, so it is matched only around an outage (the first was dead-lettered shortly
+//     before, the copy shortly after), and only where one message alone is known to have that content.
+//   - Dead-lettered again without an outage: the same happens when the leader of a work queue moves, which our
+//     connection does not notice. Of dead letters with a message-id, an equal one from the same queue within
+//     maxLeaderMove is a copy. If a publisher uses a message-id and content twice, its second message has the id of
+//     the first, and a consumer that drops duplicates drops it; from the third on the content proves nothing.
 //
-// Redelivered: the acknowledgement was lost. All is equal, x-death included, and RabbitMQ marks
-// it as redelivered. RabbitMQ 4.3 marks each message that a consumer rejected, so nothing that
-// was stored over this connection is matched.
-//
-// Dead-lettered again (a copy): at-least-once dead-lettering had no confirm of it when its node
-// stopped, so it publishes it again, with another time in x-death, and on RabbitMQ 3.10 not
-// marked as redelivered. Nothing distinguishes such a copy from another message with equal
-// content, so it is matched only around an outage (the first was dead-lettered shortly before,
-// the copy shortly after), and only where one message alone is known to have that content.
-//
-// Dead-lettered again without an outage: the same happens when the leader of a work queue
-// moves, which our connection does not notice. So each dead letter with a message-id is looked
-// up: an equal one, with the same message-id, from the same queue, within maxLeaderMove, is a
-// copy. A publisher may use a message-id and content twice all the same. Its second message then
-// has the id of the first, and a consumer that drops duplicates drops it; from the third on the
-// content is known to be repeated, and proves nothing. Without a message-id such a copy cannot
-// be distinguished from another equal message, and gets an id of its own.
-//
-// Equal dead letters have a receipt each. The first rule uses a receipt once, and so do
-// the other two together.
+// Equal dead letters have a receipt each. The first rule uses a receipt once, and so do the other two together.
 type receipts struct {
 	receiptIndex
 	outage outage
@@ -67,16 +55,15 @@ type receipt struct {
 	usedByRedelivered, usedByAgain bool
 }
 
-// outage is when there was no connection. For the one before the first connection, began is
-// only estimated (unseenOutage); it is zero where that is not possible.
+// outage is when there was no connection. Before the first one, began is estimated (unseenOutage), or zero.
 type outage struct{ began, ended time.Time }
 
-// marginBefore and marginAfter bound, by x-death's time, which dead letters RabbitMQ may
-// publish again after an outage, and which may be such copies.
+// marginBefore and marginAfter bound, by x-death's time, what RabbitMQ may publish again after an outage, and what may
+// be such a copy.
 const marginBefore, marginAfter = 30 * time.Second, 30 * time.Second
 
-// maxUnseenOutage bounds how long ago an outage that this process did not see may have begun: a
-// service that was stopped overnight is no reason to take an equal message for a copy.
+// maxUnseenOutage bounds how long ago an unseen outage may have begun: that the service was stopped overnight makes no
+// equal message a copy.
 const maxUnseenOutage = 10 * time.Minute
 
 // middle estimates when the node stopped, between a first message and its copy.
@@ -95,9 +82,8 @@ func (o outage) follows(deadLettered time.Time) bool {
 		!deadLettered.After(o.ended.Add(marginAfter))
 }
 
-// maxLeaderMove bounds how far apart, by x-death's time, two copies are dead-lettered when a
-// queue's leader moves: until RabbitMQ notices that a node hangs (net_ticktime, 60 s by
-// default, and a quarter more), another leads, and their clocks may differ.
+// maxLeaderMove bounds how far apart, by x-death's time, two copies are dead-lettered when a queue's leader moves:
+// RabbitMQ notices after up to 75 s that a node hangs (net_ticktime and a quarter), and clocks may differ.
 const maxLeaderMove = 2 * time.Minute
 
 // hasMessageID reports whether a message was dead-lettered by RabbitMQ and has a message-id.
@@ -113,9 +99,8 @@ func (r *receipts) reset(o outage, shared bool) {
 	}
 }
 
-// load adds the store's receipts, except those that are known already or whose id was issued over
-// this connection: RabbitMQ has not delivered those twice. The store may have a receipt twice,
-// since a batch that could not be stored is passed again.
+// load adds the store's receipts, except those that are known and those whose id was issued over this connection:
+// RabbitMQ has not delivered these twice. The store may have a receipt twice, of a batch that was passed again.
 func (r *receipts) load(kept []store.Receipt) {
 	for _, k := range kept {
 		if k.Fingerprint != ([16]byte{}) && !r.issued[k.ID] {
@@ -125,8 +110,7 @@ func (r *receipts) load(kept []store.Receipt) {
 	}
 }
 
-// areMissing reports whether a message of the batch may have been delivered before and has no
-// receipt.
+// areMissing reports whether a message of the batch may have been delivered before and has no receipt.
 func (r *receipts) areMissing(batch []wire.Delivery) bool {
 	needed := map[[16]byte]int{}
 	for i := range batch {
@@ -150,8 +134,7 @@ func (r *receipts) areMissing(batch []wire.Delivery) bool {
 	return false
 }
 
-// identify returns a message's id: the one in its headers, the one it got when it was stored, or a new one. The
-// fingerprint is zero where the headers have the id.
+// identify returns a message's id: the one in its headers, the one it got when it was stored, or a new one.
 func (r *receipts) identify(d *wire.Delivery, now time.Time) identity {
 	t, m, own, note := r.historyOf(d, now)
 	if t.ID != "" {
@@ -166,8 +149,7 @@ func (r *receipts) identify(d *wire.Delivery, now time.Time) identity {
 	if is.failures, is.replays, is.own, is.note = t.Failures, t.Replays, own, note; own {
 		is.firstFailed = t.FirstFailed
 	}
-	// A message of this connection never matches one that is marked as redelivered, but
-	// RabbitMQ may still dead-letter it again.
+	// RabbitMQ delivers none twice on one connection, but may dead-letter it again.
 	if r.outage.precedes(timeOf(f)) || hasMessageID(d) && !repeated {
 		r.add(&r.queues, deadLetteredFrom(&d.Message), &receipt{identity: is, usedByRedelivered: true})
 	}
@@ -362,18 +344,16 @@ func appendString(b []byte, s string) []byte { return append(appendInt(b, int64(
 
 func appendInt(b []byte, n int64) []byte { return binary.LittleEndian.AppendUint64(b, uint64(n)) }
 
-// receiptIndex holds the receipts that a dead letter may match, in bounded memory: of each
-// process the newest that the store keeps, and of all queues together those of the newest ids
-// that were issued over this connection.
+// receiptIndex holds the receipts that a dead letter may match, in bounded memory: the newest of each process, as the
+// store keeps them, and those of the newest ids issued over this connection.
 type receiptIndex struct {
 	byContent         map[content][]*receipt
 	processes, queues recentReceipts
 }
 
-// recentReceipts holds the newest receipts, by name of a process or queue. Of more than maxNames
-// names it forgets the one that got none for longest. Either each name has a limit, perName; or
-// perName is 0 and all names together have one, total: then the name with the most receipts
-// loses its oldest.
+// recentReceipts holds the newest receipts, by name of a process or queue. Of more than maxNames names it forgets the
+// one that got none for longest. Either each name has a limit, perName, or all together have one, total: then the name
+// with the most receipts loses its oldest.
 type recentReceipts struct {
 	byName         map[string]*list.Element // of recent, each a *series
 	recent         *list.List               // the name that got a receipt last is first
@@ -382,8 +362,7 @@ type recentReceipts struct {
 	count          int // of all names
 }
 
-// series are the newest receipts of one name, oldest first: up to twice its limit, so that
-// the oldest are removed many at a time.
+// series are the newest receipts of one name, oldest first: up to twice perName, to remove many at a time.
 type series struct {
 	name string
 	all  []*receipt
@@ -394,9 +373,8 @@ func newRecentReceipts(maxNames, perName, total int) recentReceipts {
 		total: total}
 }
 
-// maxIssued bounds the receipts of ids that were issued over this connection, of all queues
-// together. RabbitMQ's at-least-once worker publishes again what was not confirmed, also long
-// after: meanwhile it continues with its other 31 slots, thousands of messages in 12 s.
+// maxIssued bounds the receipts of ids issued over this connection. RabbitMQ's at-least-once worker may be late to
+// publish again what was not confirmed: meanwhile it continues with its other 31 slots, thousands of messages in 12 s.
 // [measured on 4.3.6, a node of the cluster killed]
 const maxIssued = 32_768
 
@@ -432,7 +410,7 @@ func (x *receiptIndex) forget(k *receipt) {
 	}
 }
 
-// push adds a receipt, and removes and returns those that then exceed a limit.
+// push adds a receipt, and returns those that it removes because they exceed a limit.
 func (r *recentReceipts) push(name string, k *receipt) (excess []*receipt) {
 	element := r.byName[name]
 	if element == nil {
