@@ -73,7 +73,7 @@ type Handler interface {
 func (c *BatchConsumer) Run(ctx context.Context, handler Handler) error {
 	var frames *consumingConn
 	wrap := func(c net.Conn) net.Conn {
-		frames = newConsumingConn(newCoalescingConn(c))
+		frames = newBufferedConsumingConn(c)
 		return frames
 	}
 	return c.link.keep(ctx, wrap, func(ctx context.Context, conn *amqp.Connection) error {

@@ -56,6 +56,11 @@ type delivery struct {
 	tag      uint64
 }
 
+// newBufferedConsumingConn returns a consumingConn that also coalesces what is written.
+func newBufferedConsumingConn(c net.Conn) *consumingConn {
+	return newConsumingConn(newCoalescingConn(c))
+}
+
 func newConsumingConn(c net.Conn) *consumingConn {
 	i := &consumingConn{Conn: c, in: bufio.NewReaderSize(c, 128<<10), delivered: map[uint16]*delivery{},
 		repaired: map[delivery]headerRepair{}}

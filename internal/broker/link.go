@@ -67,13 +67,8 @@ type Config struct {
 
 // NeedsPerson reports whether an error lasts until a person corrects something.
 func NeedsPerson(err error) bool {
-	for _, e := range []error{wire.ErrForbidden, wire.ErrNoVHost, wire.ErrQueueGone, wire.ErrDiffers, wire.ErrNoType,
-		wire.ErrTLS} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]error{wire.ErrForbidden, wire.ErrNoVHost, wire.ErrQueueGone, wire.ErrDiffers,
+		wire.ErrNoType, wire.ErrTLS}, func(e error) bool { return errors.Is(err, e) })
 }
 
 // State is the state of a connection.
@@ -353,6 +348,17 @@ func closeSoon(conn *amqp.Connection, raw net.Conn) {
 // closeLimit is how long RabbitMQ may take to answer what ends a connection.
 const closeLimit = 2 * time.Second
 
+// dialThrough calls dial, and also returns what wrap returned of the connection.
+func dialThrough[C net.Conn](
+	ctx context.Context, c Config, wrap func(net.Conn) C,
+) (conn *amqp.Connection, wrapped C, err error) {
+	conn, _, err = dial(ctx, &c, "", func(conn net.Conn) net.Conn {
+		wrapped = wrap(conn)
+		return wrapped
+	})
+	return conn, wrapped, err
+}
+
 // dial connects to one of the brokers of c.URL, in the order of connect.OrderURLs; last is the host of the connection
 // before. at is the address of the broker that answers.
 func dial(
@@ -395,7 +401,7 @@ func explain(err error) error {
 		return errors.New("the broker URL cannot be parsed") // err contains the password
 	case !errors.As(err, &e):
 		return err
-	case lostSigningIn(err):
+	case errors.Is(err, amqp.ErrCredentials), errors.Is(err, amqp.ErrVhost): // RabbitMQ's refusal has another text
 		return errors.New("the connection was lost while signing in")
 	case e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "Login was refused"):
 		return fmt.Errorf("%w: wrong user or password", wire.ErrForbidden)
@@ -407,8 +413,7 @@ func explain(err error) error {
 	case e.Code == amqp.NotAllowed && strings.Contains(e.Reason, "refused for user '") &&
 		strings.HasSuffix(e.Reason, "'"):
 		return fmt.Errorf("%w: %s", wire.ErrForbidden, e.Reason) // text after the user means a limit, which passes
-	case e.Code == amqp.NotFound && strings.HasPrefix(e.Reason,
-		"NOT_FOUND - no queue '"): // a client may name an exchange so
+	case e.Code == amqp.NotFound && strings.HasPrefix(e.Reason, "NOT_FOUND - no queue '"): // an exchange may be named so
 		return fmt.Errorf("%w: %s", wire.ErrQueueGone, e.Reason)
 	case e.Code == amqp.NotFound:
 		return fmt.Errorf("%w: %s", wire.ErrUnroutable, e.Reason)
@@ -463,12 +468,6 @@ func (c *signInConn) Write(b []byte) (int, error) {
 	return min(n, len(b)), err
 }
 
-// lostSigningIn reports whether the connection ended before RabbitMQ answered the sign-in, which the client library
-// reports as a refusal.
-func lostSigningIn(err error) bool {
-	return errors.Is(err, amqp.ErrCredentials) || errors.Is(err, amqp.ErrVhost)
-}
-
 // dialOne connects to one broker. wrap wraps the connection that carries AMQP frames, above
 // TLS: the TLS handshake is made here, and amqp091-go sees a plain connection.
 func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) net.Conn) (*amqp.Connection, error) {
@@ -488,12 +487,14 @@ func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) 
 	if err != nil {
 		return nil, failed(err)
 	}
-	u.Scheme, u.Host, u.User = "amqp", net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)),
-		c.Credentials.Login.Current(u.User)
+	u.Scheme, u.Host = "amqp", net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port))
+	u.User = c.Credentials.Login.Current(u.User)
 	var bare *plainConn
 	within := cmp.Or(time.Duration(uri.ConnectionTimeout)*time.Millisecond, dialTimeout)
 	with := c.AMQP
-	with.Heartbeat, with.Properties = cmp.Or(with.Heartbeat, heartbeatEvery), c.properties()
+	with.Heartbeat, with.Properties = cmp.Or(with.Heartbeat, heartbeatEvery), amqp.NewConnectionProperties()
+	maps.Copy(with.Properties, c.AMQP.Properties)
+	with.Properties.SetClientConnectionName(c.Name)
 	with.FrameSize, with.TLSClientConfig, with.Recovery = amqp.FrameSizeUnlimited, nil, nil
 	with.Dial = func(network, addr string) (net.Conn, error) {
 		conn, err := dialForAMQP(ctx, c.AMQP.Dial, network, addr, within, secure)
@@ -518,14 +519,6 @@ func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) 
 		return nil, failed(err)
 	}
 	return conn, nil
-}
-
-// properties returns what RabbitMQ's management page shows of a connection.
-func (c *Config) properties() amqp.Table {
-	p := amqp.NewConnectionProperties()
-	maps.Copy(p, c.AMQP.Properties)
-	p.SetClientConnectionName(c.Name)
-	return p
 }
 
 // external reports whether the client offers SASL EXTERNAL.

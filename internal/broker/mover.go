@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"time"
 
@@ -31,7 +30,7 @@ var (
 type Mover struct {
 	source, sink *amqp.Connection
 	in           *consumingConn
-	out          net.Conn
+	out          *coalescingConn
 	session      *session // of sink
 	user         string
 	// LostUserIDs counts messages whose user-id RabbitMQ would have refused.
@@ -41,14 +40,10 @@ type Mover struct {
 // NewMover connects. It declares the exclusive queue lock; the error is ErrLocked when another process has.
 func NewMover(ctx context.Context, c Config, lock string) (_ *Mover, err error) {
 	m := &Mover{user: connect.User(c.URL)}
-	m.source, _, err = dial(ctx, &c, "", func(conn net.Conn) net.Conn {
-		m.in = newConsumingConn(newCoalescingConn(conn))
-		m.in.bodies.lift() // its window bounds memory
-		return m.in
-	})
-	if err != nil {
+	if m.source, m.in, err = dialThrough(ctx, c, newBufferedConsumingConn); err != nil {
 		return nil, err
 	}
+	m.in.bodies.lift() // its window bounds memory
 	if err := m.Do(func(ch *amqp.Channel) error {
 		_, err := ch.QueueDeclare(lock, false, false, true, false, amqp.Table{"x-queue-type": "classic"})
 		var e *amqp.Error
@@ -60,13 +55,8 @@ func NewMover(ctx context.Context, c Config, lock string) (_ *Mover, err error) 
 		closeSoon(m.source, m.in)
 		return nil, err
 	}
-	sink := c
-	sink.Name += " (publishes)"
-	m.sink, _, err = dial(ctx, &sink, "", func(conn net.Conn) net.Conn {
-		m.out = newCoalescingConn(conn)
-		return m.out
-	})
-	if err != nil {
+	c.Name += " (publishes)"
+	if m.sink, m.out, err = dialThrough(ctx, c, newCoalescingConn); err != nil {
 		closeSoon(m.source, m.in)
 		return nil, err
 	}

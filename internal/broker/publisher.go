@@ -49,7 +49,12 @@ func NewPublisher(c Config) *Publisher {
 // Run connects, and connects again, until ctx ends. Messages without an answer then get wire.ErrNoAnswer, as do later
 // ones. Call Run once.
 func (p *Publisher) Run(ctx context.Context) error {
-	defer p.end()
+	defer func() {
+		p.mu.Lock()
+		close(p.ended)
+		p.mu.Unlock()
+		p.working.Wait()
+	}()
 	coalesce := func(c net.Conn) net.Conn { return newCoalescingConn(c) }
 	return p.link.keep(ctx, coalesce, func(ctx context.Context, conn *amqp.Connection) error {
 		p.setConn(conn)
@@ -68,14 +73,6 @@ func (p *Publisher) Run(ctx context.Context) error {
 			}
 		}
 	})
-}
-
-// end stops all workers, and waits for them.
-func (p *Publisher) end() {
-	p.mu.Lock()
-	close(p.ended)
-	p.mu.Unlock()
-	p.working.Wait()
 }
 
 // awaitAnswers waits up to closeLimit for the confirms of messages published on conn. The next connection publishes the

@@ -26,13 +26,8 @@ type Putter struct {
 
 // NewPutter connects. The Putter fills the queue up to room messages; 0: no limit.
 func NewPutter(ctx context.Context, c Config, queue string, room int) (*Putter, error) {
-	p := &Putter{queue: queue, user: connect.User(c.URL), room: room}
-	var err error
-	p.conn, _, err = dial(ctx, &c, "", func(conn net.Conn) net.Conn {
-		p.raw = newCoalescingConn(conn)
-		return p.raw
-	})
-	return p, err
+	conn, raw, err := dialThrough(ctx, c, newCoalescingConn)
+	return &Putter{queue: queue, user: connect.User(c.URL), room: room, conn: conn, raw: raw}, err
 }
 
 // putWait bounds how long Put waits for confirms.

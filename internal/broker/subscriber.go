@@ -68,7 +68,7 @@ func (s *Subscription) CannotRepublish(d *amqp.Delivery) string {
 func (s *Subscriber) Run(ctx context.Context) error {
 	var frames *consumingConn
 	wrap := func(c net.Conn) net.Conn {
-		frames = newConsumingConn(newCoalescingConn(c))
+		frames = newBufferedConsumingConn(c)
 		frames.bodies.lift() // the user's prefetch bounds memory
 		return frames
 	}

@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"fmt"
-	"net"
 	"sync"
 	"time"
 
@@ -31,13 +30,8 @@ const requeuesWithin = 2 * time.Second
 
 // NewTaker connects.
 func NewTaker(ctx context.Context, c Config, queue string) (*Taker, error) {
-	t := &Taker{queue: queue, size: 1}
-	var err error
-	t.conn, _, err = dial(ctx, &c, "", func(conn net.Conn) net.Conn {
-		t.in = newConsumingConn(newCoalescingConn(conn))
-		return t.in
-	})
-	return t, explain(err)
+	conn, in, err := dialThrough(ctx, c, newBufferedConsumingConn)
+	return &Taker{queue: queue, size: 1, conn: conn, in: in}, explain(err)
 }
 
 // maxTaken is how many messages a Taker has unacknowledged at most.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -153,23 +154,18 @@ func (w *worker) idle() (yes bool, answered time.Time) {
 func (p *Publisher) closeIdle(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	kept := p.workers[:0]
-	for _, w := range p.workers {
+	p.workers = slices.DeleteFunc(p.workers, func(w *worker) bool {
 		if idle, _ := w.idle(); !idle || now.Sub(w.used) < closeIdleAfter {
-			kept = append(kept, w)
-			continue
+			return false
 		}
 		for _, s := range w.sessions {
 			if s != nil {
 				s.retire()
 			}
 		}
-	}
-	if len(kept) < len(p.workers) {
-		clear(p.workers[len(kept):])
 		clear(p.byKey)
-	}
-	p.workers = kept
+		return true
+	})
 }
 
 // run publishes until there is no other job.
@@ -383,10 +379,9 @@ func (s *session) dropAnswered() {
 		select {
 		case <-s.underWay[0].Done():
 			s.underWay, s.answered = s.underWay[1:], time.Now()
-			continue
 		default:
+			return
 		}
-		return
 	}
 }
 
@@ -476,11 +471,10 @@ func newSessionUntil(ctx context.Context, conn *amqp.Connection) (*session, erro
 // listen notes what RabbitMQ returns. It ends with the channel: amqp091-go then closes returns and end.
 func (s *session) listen(end <-chan *amqp.Error) {
 	defer close(s.closed)
-	for returns := s.returns; returns != nil; {
+	for open := true; open; {
 		select {
-		case r, ok := <-returns:
-			if !ok {
-				returns = nil
+		case r, ok := <-s.returns:
+			if open = ok; !ok {
 				continue
 			}
 			id, _ := r.Headers[wire.HeaderID].(string)
