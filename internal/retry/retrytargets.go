@@ -26,10 +26,8 @@ type RetryExchanges interface {
 	RetryExchangeExists(ctx context.Context, queue string) (bool, error)
 }
 
-// retryTargets are the queues that messages may be retried to, whichever way they wait: those
-// with a retry exchange. Only what RabbitMQ itself proves, or a policy that names the queue
-// exactly, declares one. `redrive enroll` sets a queue's dead-letter exchange and declares its
-// retry exchange, but a queue may be a target without it.
+// retryTargets are the queues that messages may be retried to: those with a retry exchange. `redrive enroll` declares
+// one, and so does what RabbitMQ itself proves, or a policy that names the queue exactly.
 type retryTargets struct {
 	broker   RetryExchanges
 	policies func() policy.Set
@@ -37,7 +35,7 @@ type retryTargets struct {
 
 	lookup  *exchangeLookup
 	binding *exchangeBinding
-	bound   queueSet // whose retry exchange this process has seen or declared
+	bound   queueSet // whose retry exchange this process has declared
 	proven  queueSet // that RabbitMQ has dead-lettered from
 	away    awayQueues
 	// noQueue is how long messages wait for a queue that does not exist; nil: for ever.
@@ -57,8 +55,7 @@ func newRetryTargets(
 	return t
 }
 
-// errAway: the queue does not exist, and may be declared again, as by a deploy. Its retry exchange
-// stays meanwhile, so that reports of the queue wait too.
+// errAway: the queue may be declared again, as by a deploy. Its retry exchange stays, so that reports wait too.
 var errAway = errors.New("its messages wait for it")
 
 // bind declares a queue's retry exchange and binds the queue to it, and remembers that.
@@ -78,7 +75,7 @@ func (t *retryTargets) bind(ctx context.Context, queue string) error {
 	return err
 }
 
-// awayQueues remembers since when queues do not exist. The zero value has none.
+// awayQueues remembers since when queues do not exist.
 type awayQueues struct {
 	mu     sync.Mutex
 	queues map[string]awayQueue
@@ -86,8 +83,8 @@ type awayQueues struct {
 
 type awayQueue struct{ since, seen time.Time }
 
-// waits notes that a queue does not exist, and reports whether messages still wait for it. A note older than noQueue is
-// ignored: the queue may have existed since.
+// waits notes that a queue does not exist, and reports whether messages still wait for it. It ignores a note older than
+// noQueue: the queue may have existed since.
 func (a *awayQueues) waits(queue string, noQueue time.Duration, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -109,14 +106,13 @@ func (a *awayQueues) remove(queue string) {
 	delete(a.queues, queue)
 }
 
-// queueSet remembers queues. The zero value has none.
+// queueSet remembers queues.
 type queueSet struct {
 	mu     sync.Mutex
 	queues map[string]bool
 }
 
-// maxTargets bounds how many queues a set remembers: queues with generated names may come and go
-// for years. A forgotten one is looked up again.
+// maxTargets bounds a queueSet: queues with generated names may come and go. A forgotten one is looked up again.
 const maxTargets = 10_000
 
 func (s *queueSet) add(queue string) {
@@ -140,8 +136,7 @@ func (s *queueSet) remove(queue string) {
 	delete(s.queues, queue)
 }
 
-// Three methods report whether messages can be retried to a queue. All answer at once, from memory; known is false
-// where memory has no answer:
+// Three methods report from memory whether messages can be retried to a queue:
 //
 //	                 yes or no, from                           if not known
 //	lookUpIfUnknown  policies, dead letters, consent, lookups  a lookup begins
@@ -157,8 +152,7 @@ func (t *retryTargets) lookUpIfUnknown(queue string) (yes, known bool) {
 	return yes, err == nil
 }
 
-// cached begins no lookup. "No" is known only where neither a retry exchange nor the owner's
-// consent existed within maxLookupWait.
+// cached begins no lookup. "No" is known only where neither a retry exchange nor consent existed within maxLookupWait.
 func (t *retryTargets) cached(queue string) (yes, known bool) {
 	yes, known, consent := t.withoutLookups(queue)
 	if known {
@@ -169,8 +163,7 @@ func (t *retryTargets) cached(queue string) (yes, known bool) {
 	return yes, yes || known && (t.consent == nil || consent.After(since))
 }
 
-// withoutLookups uses no answer to a lookup. Where it knows nothing, consent is the time as of
-// which the queue's owner had not consented (see Consent).
+// withoutLookups uses no lookup. Where it knows nothing, the queue's owner had not consented as of consent.
 func (t *retryTargets) withoutLookups(queue string) (yes, known bool, consent time.Time) {
 	policies := t.policies()
 	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
@@ -185,9 +178,8 @@ func (t *retryTargets) withoutLookups(queue string) (yes, known bool, consent ti
 	return yes, yes, consent
 }
 
-// route makes sure that messages can be retried to the queue, and remembers that. The zero
-// Result means that they can. due is that of the newest message: for a queue that only a report
-// names, an older answer is not enough.
+// route makes sure that messages can be retried to the queue: then it returns the zero Result. due is that of the
+// newest message; for a queue that only a report names, an older answer is not enough.
 func (t *retryTargets) route(ctx context.Context, queue string, proven bool, due time.Time) Result {
 	return t.routeBy(ctx, t.bind, queue, proven, due)
 }
@@ -258,27 +250,22 @@ func (t *retryTargets) forget(queue string) {
 // Consent knows which queues dead-letter to Redrive by their owner's choice: an argument or a
 // policy in RabbitMQ.
 type Consent interface {
-	// Consented answers from memory, and is safe for concurrent use. It returns one of:
-	//
-	//   - yes: the queue's effective dead-letter exchange is redrive;
-	//   - no, and asOf: at that time it was another, or none;
-	//   - no, and a zero asOf: nothing is known yet.
-	//
-	// With no, err is why RabbitMQ cannot be asked for a newer answer; nil: it is being asked.
+	// Consented reports from memory whether the queue's effective dead-letter exchange is redrive. If not, asOf is when
+	// it was another or none; zero: nothing is known yet. err is then why RabbitMQ cannot be asked for a newer answer;
+	// nil: it is being asked. It is safe for concurrent use.
 	Consented(queue string) (yes bool, asOf time.Time, err error)
 }
 
 var (
-	// ErrLookupPending is the error of a result that depends on an answer which RabbitMQ has not
-	// given yet. It is not reported as an obstacle.
+	// ErrLookupPending is the error of a result for which RabbitMQ's answer is missing. It is no obstacle.
 	ErrLookupPending = errors.New("RabbitMQ is being asked")
-	// ErrConsentUnknown is the error of a result that depends on an answer when RabbitMQ cannot be asked for it.
+	// ErrConsentUnknown is the error of a result for which RabbitMQ cannot be asked.
 	ErrConsentUnknown = errors.New("reports of failures wait, since it is unknown whether the queue dead-letters " +
 		"to redrive")
 )
 
-// decideUnproven decides about a queue that only a report names and that has no retry exchange.
-// The zero Result means that it may be declared one.
+// decideUnproven decides about a queue that only a report names and that has no retry exchange. It returns the zero
+// Result if one may be declared.
 func (t *retryTargets) decideUnproven(queue string) Result {
 	none := Result{Park: fmt.Sprintf("the queue %q is not enrolled: nothing was dead-lettered from it yet, its "+
 		"dead-letter exchange is not redrive, and no policy names it exactly; `redrive allow-replays` allows it",
@@ -304,8 +291,7 @@ func consentUnknown(err error) error {
 	return fmt.Errorf("%w: %w", ErrConsentUnknown, err)
 }
 
-// forDue returns the result for a message that is due then: the queue may have become a target
-// after RabbitMQ was asked.
+// forDue returns the result for a message due then: the queue may have become a target after RabbitMQ was asked.
 func (r Result) forDue(due time.Time) Result {
 	if !r.asOf.IsZero() && due.After(r.asOf) {
 		return Result{Err: r.errAfter}
@@ -370,17 +356,15 @@ func (a *askers) run() {
 }
 
 const (
-	// After the answer "missing" a queue is not looked up for minLookupWait, which doubles with each such answer, up to
-	// maxLookupWait.
+	// After the answer "missing" a queue is not looked up for minLookupWait, then twice that, up to maxLookupWait.
 	minLookupWait, maxLookupWait = 2 * time.Second, time.Minute
-	// maxAnswers bounds the answers that are remembered, and maxPending the lookups that wait:
-	// some seconds' worth, so that a real queue does not wait long behind invented names.
+	// maxAnswers bounds the answers that are remembered, and maxPending the lookups that wait, to some seconds' worth:
+	// a real queue must not wait long behind invented names.
 	maxAnswers, maxPending = 10_000, 1000
 )
 
-// exchangeLookup finds out which queues have a retry exchange. It looks them up in RabbitMQ on goroutines of its own: a
-// client that reports failures may invent names, each of which costs a lookup, and neither intake nor scheduler may
-// wait for that.
+// exchangeLookup finds out which queues have a retry exchange, on goroutines of its own: a client that reports failures
+// may invent names, each of which costs a lookup, and neither intake nor scheduler may wait for that.
 type exchangeLookup struct {
 	*askers
 	lookUp   func(ctx context.Context, queue string) (bool, error)
@@ -403,10 +387,9 @@ func newExchangeLookup(lookUp func(ctx context.Context, queue string) (bool, err
 	return l
 }
 
-// exists answers from memory whether a queue has a retry exchange, and as of when. Where the
-// answer is no and older than since, another lookup begins. The error is ErrLookupPending where
-// there is no answer yet, or why there is none. Where too many lookups wait already, this one
-// is not added: the caller calls again.
+// exists answers from memory whether a queue has a retry exchange, and as of when. If the answer is no and older than
+// since, another lookup begins, unless too many wait: the caller calls again. The error is why there is no answer,
+// ErrLookupPending if there is none yet.
 func (l *exchangeLookup) exists(queue string, since time.Time) (yes bool, asOf time.Time, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -492,9 +475,8 @@ const (
 	bindingErrorKept = 2 * time.Second
 )
 
-// exchangeBinding declares retry exchanges and binds queues to them on goroutines of its own.
-// Each queue needs that once after a start: with thousands of queues the others' retries would
-// wait a minute for it [10 ms each, measured on 3.10.8 and 4.3.6 on two busy cores].
+// exchangeBinding declares retry exchanges and binds queues to them, on goroutines of its own. Each queue needs that
+// once after a start: of thousands, the last would wait a minute [10 ms each, measured on 3.10.8 and 4.3.6].
 type exchangeBinding struct {
 	*askers
 	bind      func(ctx context.Context, queue string) error
@@ -595,25 +577,23 @@ func (b *exchangeBinding) bindOnce(ctx context.Context, queue string) {
 }
 
 const (
-	// maxNames is how many names may be known from reports alone, and maxNamesEach how many of
-	// them one user of RabbitMQ may have reported (reports without the property user-id count
-	// as one user's). Each costs memory in store, metrics and throttle for as long as a message
-	// is kept for it.
+	// maxNames is how many names may be known from reports alone, and maxNamesEach how many of them one user of
+	// RabbitMQ may have reported (all without user-id are one user). Each costs memory in store, metrics and throttle
+	// while a message is kept for it.
 	maxNames, maxNamesEach = 4000, 1000
-	// moreNames and moreNamesEach are added for names that are not yet known to be targets or not: invented names that
-	// use up the limits must not park a report for a real queue.
+	// moreNames and moreNamesEach are added for names that are not looked up yet: invented names that use up the limits
+	// must not park a report for a real queue.
 	moreNames, moreNamesEach = 1000, 250
-	// recountEvery is how often names are counted again from the store; not before firstRecount,
-	// when RabbitMQ has answered which of them are targets.
+	// recountEvery is how often names are counted again from the store, from firstRecount on: then RabbitMQ has
+	// answered which of them are targets.
 	recountEvery, firstRecount = 10 * time.Second, time.Minute
 )
 
-// ReportedNames bounds the number of queue names that are known from reports alone. Queues that messages may be retried
-// to (retryTargets) are never counted. A nil one has no bound.
+// ReportedNames bounds the queue names that are known from reports alone; retryTargets are never counted. A nil one has
+// no bound.
 type ReportedNames struct {
 	store store.Store
-	// Whether messages may be retried to a queue: lookUpIfUnknown begins a lookup in RabbitMQ
-	// where that is not known, cached does not.
+	// As those of retryTargets.
 	lookUpIfUnknown, cached func(queue string) (yes, known bool)
 	markProven              func(queue string) // RabbitMQ has dead-lettered from the queue
 
@@ -625,8 +605,7 @@ type ReportedNames struct {
 	loaded     bool // the names in the store at the start are counted
 }
 
-// NewReportedNames returns the bound for an Intake and a ParkedIntake that store in s; sender knows which queues
-// messages may be retried to.
+// NewReportedNames returns the bound for an Intake and a ParkedIntake that store in s.
 func NewReportedNames(s store.Store, sender *Sender) *ReportedNames {
 	return &ReportedNames{store: s, turn: semaphore.NewWeighted(1), lookUpIfUnknown: sender.MayRetryTo,
 		cached: sender.targets.cached, markProven: sender.targets.proven.add,
@@ -667,7 +646,7 @@ func (n *ReportedNames) isFull(reporter string) bool {
 }
 
 // isOverfull reports whether there is no place even for a name that may turn out to be a target. One that does not
-// keeps its place while a message is kept for it; otherwise the store could grow at each recount.
+// keeps its place while a message is kept for it, or the store could grow at each recount.
 func (n *ReportedNames) isOverfull(reporter string) bool {
 	return len(n.reporterOf) >= maxNames+moreNames || n.perUser[reporter] >= maxNamesEach+moreNamesEach
 }
@@ -688,8 +667,7 @@ func (n *ReportedNames) drop(queue string) {
 	}
 }
 
-// recount counts again, from the store, the names that messages are kept for and that are not targets. Where that is
-// not known, it looks them up in RabbitMQ.
+// recount counts again the names that messages are stored for and that are not targets, and looks up the unknown ones.
 func (n *ReportedNames) recount(ctx context.Context) {
 	n.recounted = time.Now()
 	counts, err := n.store.Counts(ctx)

@@ -21,42 +21,38 @@ import (
 const (
 	maxBatch   = 512
 	batchBytes = 16 << 20
-	// MaxClaimed is the most messages that can be claimed and not yet finished. It
-	// bounds memory, and how many messages a crash can duplicate. See claimed for
-	// what one destination may have of it.
+	// MaxClaimed bounds the messages that are claimed and not yet finished, and so memory and what a crash can
+	// duplicate.
 	MaxClaimed = 2560
 	// maxClaimedBytes bounds their bodies the same way; it is exceeded by at most one batch.
 	maxClaimedBytes = 32 << 20
-	// largeBody is the size from which the memory of a body is freed as soon as RabbitMQ has it; otherwise the next one
-	// would be in memory beside it until a garbage collection.
+	// largeBody is the size from which the memory of a body is freed as soon as RabbitMQ has it, not at the next
+	// garbage collection.
 	largeBody = 8 << 20
 	// maxFinished is how many answered batches are finished in one commit at most.
 	maxFinished = 32
 
-	// catchUp is how much of a rate the throttle lets the scheduler catch up on. On a busy
-	// machine it wakes late, and it waits for store and RabbitMQ.
+	// catchUp is how much of a rate the scheduler may catch up on: a busy machine wakes it late, and it waits for store
+	// and RabbitMQ.
 	catchUp = 500 * time.Millisecond
 
-	// unansweredAfter is how long RabbitMQ may take to answer a batch before its lane counts as
-	// unreachable: more than a queue takes to elect a leader.
+	// unansweredAfter is how long RabbitMQ may take to answer a batch before its lane is unreachable: more than a queue
+	// takes to elect a leader.
 	unansweredAfter = 30 * time.Second
 )
 
-// ErrUnanswered is reported of a lane whose messages RabbitMQ has, and neither confirms nor
-// refuses: the leader of its queue hangs, say. They stay with RabbitMQ, since sending them
-// again would duplicate them.
+// ErrUnanswered is reported of a lane whose messages RabbitMQ neither confirms nor refuses: the leader of its queue
+// hangs, say. Sending them again would duplicate them.
 var ErrUnanswered = fmt.Errorf("RabbitMQ has not confirmed for %s what was published to it", unansweredAfter)
 
-// BatchSender publishes claims of one lane, as Sender does. wait returns their results. While
-// a queue is being bound, Send cannot publish to it.
+// BatchSender publishes claims of one lane, as Sender does, but not while their queue is being bound.
 type BatchSender interface {
 	IsBinding(queue string) bool
 	Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []Result)
 }
 
-// Throttle limits how many due messages may be retried to a queue now, as throttle.Throttle
-// does. Where Allow allows fewer than wanted, retryAt is when to ask again.
-// What it allows is reported to NotRetried or Retried. Forwarded messages do not pass it.
+// Throttle limits how many due messages may be retried to a queue now, as throttle.Throttle does. Forwarded messages do
+// not pass it.
 type Throttle interface {
 	SetCatchUp(by time.Duration)
 	Allow(queue string, wanted int, now time.Time) (n int, retryAt time.Time)
@@ -83,9 +79,7 @@ type Scheduler struct {
 	claimed  claimed
 	woken    Wakeup
 	troubles storeTroubles
-	// served are the lanes that have had their batch of the current round. A round that
-	// the limits of claimed cut short continues with the others.
-	served map[store.Lane]bool
+	served   map[store.Lane]bool // in this round; one that the limits of claimed cut short continues with the others
 
 	// pausing is held while pauses change, also while they are read from the store. Separate from mu, so that reading a
 	// pause never waits for the store.
@@ -122,9 +116,8 @@ func NewScheduler(
 // Run publishes messages as they come due until ctx ends. Then it waits for the answers to
 // what it has published, for grace at most.
 //
-// This goroutine claims and publishes, in due order. One for each batch waits for RabbitMQ's
-// answers, since those of one lane may take long. One finishes the claims that were answered. So
-// the next batches are under way while others are confirmed or made durable.
+// This goroutine claims and publishes, in due order. One for each batch waits for RabbitMQ's answers, and one finishes
+// the claims that were answered: the next batches are under way while others are confirmed or made durable.
 func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
 	finishCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -175,8 +168,7 @@ func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
 	}
 }
 
-// waitAndReport waits for the results of a batch, and reports its lane as unreachable when they
-// take longer than unansweredAfter.
+// waitAndReport waits for the results of a batch, and reports its lane as unreachable after unansweredAfter.
 func (s *Scheduler) waitAndReport(ctx context.Context, b sentBatch) []Result {
 	reported := make(chan struct{})
 	timer := time.AfterFunc(unansweredAfter, func() {
@@ -246,8 +238,7 @@ func (s *Scheduler) sendDue(ctx context.Context, await func(sentBatch)) (time.Du
 	return 0, nil
 }
 
-// allow asks the throttle how many messages may be retried. Forwards wait for no rate,
-// breaker or consumer of their work queue.
+// allow asks the throttle how many messages may be retried. Forwards do not wait for it.
 func (s *Scheduler) allow(lane store.Lane, wanted int, now time.Time) (n int, retryAt time.Time) {
 	if lane.Forwards() {
 		return wanted, time.Time{}
@@ -262,8 +253,7 @@ func (s *Scheduler) reportNotRetried(lane store.Lane, n int, now time.Time) {
 	}
 }
 
-// withAnswered adds the batches that were answered meanwhile: a commit with one
-// sync serves them all.
+// withAnswered adds the batches that were answered meanwhile: one synced commit serves them all.
 func withAnswered(first sentBatch, answered <-chan sentBatch) []sentBatch {
 	all := []sentBatch{first}
 	for len(all) < maxFinished {
@@ -280,9 +270,8 @@ func withAnswered(first sentBatch, answered <-chan sentBatch) []sentBatch {
 	return all
 }
 
-// finishClaims ends the claims of batches that were answered: what RabbitMQ
-// confirmed is deleted, messages that can never be retried are parked, and the others
-// continue to wait while their lane is unreachable.
+// finishClaims ends the claims of answered batches: what RabbitMQ confirmed is deleted, what can never be retried is
+// parked, and the others wait while their lane is unreachable.
 func (s *Scheduler) finishClaims(ctx context.Context, batches []sentBatch) {
 	now := time.Now()
 	var outcomes []store.Outcome
@@ -383,18 +372,15 @@ func bodies(claims []store.Claim) (n int) {
 }
 
 const (
-	// firstWindow is how many messages may be claimed for a destination that has not confirmed
-	// any lately: so few that many destinations can be unreachable at once while the others continue.
+	// firstWindow is how many messages may be claimed for a destination that has not confirmed any lately: so few that
+	// the others continue while many are unreachable.
 	firstWindow  = 16
 	windowGrowth = 4
 	// maxWindow is the largest window: what a destination that hangs may take from the others.
 	maxWindow = 2 * maxBatch
-	// firstPart: a destination with its first window may have 1/firstPart of what is free, so
-	// that something is left for the next ones.
-	firstPart = 64
-	// While no more than reserve is free, a destination may have 1/reservePart of what is free:
-	// those that are unreachable leave something for others.
-	reserve, reservePart = maxBatch / 2, 16
+	// A destination with its first window may have 1/firstPart of what is free, and any 1/reservePart while no more
+	// than reserve is free: so unreachable ones leave something for the others.
+	firstPart, reserve, reservePart = 64, maxBatch / 2, 16
 	// windowKept is how long a destination keeps its window while nothing is claimed for it.
 	windowKept = 10 * time.Second
 )
@@ -402,27 +388,23 @@ const (
 // claimed counts claims that are not finished yet, by destination. A destination for which RabbitMQ does not confirm
 // keeps its part meanwhile, and leaves the rest to others.
 type claimed struct {
-	mu       sync.Mutex
-	messages int
-	bytes    int
-	// perDestination has the window of each, by windowKey.
-	perDestination map[store.Lane]*laneWindow
-	idleForgotten  time.Time
+	mu              sync.Mutex
+	messages, bytes int
+	perDestination  map[store.Lane]*laneWindow // by windowKey
+	idleForgotten   time.Time
 }
 
-// laneWindow counts what is claimed for one destination, and bounds it. Lanes that forward to
-// the same target share one.
+// laneWindow counts and bounds what is claimed for one destination. Lanes that forward to the same target share one.
 type laneWindow struct {
 	messages, bytes int
-	// size is how many messages may be claimed. It grows windowGrowth times with each batch
-	// that filled half of it and was confirmed, and is firstWindow again when one was not.
+	// size is how many messages may be claimed. A batch that filled half of it makes it windowGrowth times as large if
+	// it was confirmed, and otherwise firstWindow again.
 	size int
 	used time.Time
 	last chan struct{} // closed when the answers to its latest batch were passed on
 }
 
-// windowKey returns the lane, or the key that the lanes of several queues to one forward target
-// share.
+// windowKey returns the lane, or the key that all lanes to one forward target share.
 func windowKey(l store.Lane) store.Lane {
 	if l.Forwards() {
 		l.Queue = ""
@@ -526,12 +508,11 @@ func (c *claimed) forgetIdle(now time.Time) {
 // minBackoff and maxBackoff bound the backoff of an unreachable lane.
 const minBackoff, maxBackoff = 250 * time.Millisecond, 15 * time.Second
 
-// backoffKept is how long after its backoff an unreachable lane that has no messages any more
-// counts as reachable. What was published has its answer by then.
+// backoffKept is how long after its backoff an unreachable lane without messages is reachable: what was published has
+// its answer by then.
 const backoffKept = 2 * time.Minute
 
-// maxSleep is how long the scheduler sleeps when it knows of nothing that will be due: whatever
-// changes wakes it.
+// maxSleep is how long the scheduler sleeps when nothing will be due: whatever changes wakes it.
 const maxSleep = time.Hour
 
 // backoff bars a lane from being published for a while.
@@ -576,9 +557,8 @@ func (s *Scheduler) backoffUntil(lane store.Lane) time.Time {
 	return s.backoffs[lane].until
 }
 
-// forgetBackoffs ends the backoff of lanes whose messages are gone, because a person discarded
-// them, say: no confirm will ever show that they are reachable. It returns how long the scheduler
-// may sleep.
+// forgetBackoffs ends the backoff of lanes whose messages are gone, since a person discarded them, say: no confirm will
+// show that they are reachable. It returns how long the scheduler may sleep.
 func (s *Scheduler) forgetBackoffs(next []store.NextDue, now time.Time) (sleep time.Duration) {
 	gone := map[store.Lane]bool{}
 	s.mu.Lock()
@@ -609,9 +589,8 @@ func (s *Scheduler) forgetBackoffs(next []store.NextDue, now time.Time) (sleep t
 	return sleep
 }
 
-// Pause pauses the retries of a queue, or resumes them. Its messages keep their attempts and due times; what its policy
-// forwards is still forwarded, and what is claimed (MaxClaimed at most) still arrives. The caller first writes the
-// pause to the store; otherwise it would not outlast a restart.
+// Pause pauses the retries of a queue, or resumes them. What its policy forwards is still forwarded, and what is
+// claimed still arrives. The caller first writes the pause to the store, so that it outlasts a restart.
 func (s *Scheduler) Pause(queue string, paused bool) {
 	s.changePauses(func() {
 		if paused {
@@ -661,8 +640,7 @@ func (s *Scheduler) Paused() []string {
 	return slices.Collect(maps.Keys(s.paused))
 }
 
-// loadPauses reads which queues were paused when the service ended. Nothing is retried before that is known, and a
-// Pause meanwhile is applied on top.
+// loadPauses reads which queues were paused when the service ended. A Pause meanwhile is applied on top.
 func (s *Scheduler) loadPauses(ctx context.Context) {
 	load := func() error {
 		if err := s.pausing.Acquire(ctx, 1); err != nil {
@@ -679,8 +657,7 @@ func (s *Scheduler) loadPauses(ctx context.Context) {
 	s.repeatUntilDone(ctx, readingPauses, load)
 }
 
-// maxStoreWait is the longest wait before the scheduler tries a failing store again, and so
-// bounds how late it notices that the store works.
+// maxStoreWait bounds the wait before a failing store is tried again.
 const maxStoreWait = time.Second
 
 // Operations of the store, as the log names them.
@@ -690,8 +667,8 @@ const (
 	readingPauses   = "reading which queues are paused"
 )
 
-// storeTroubles remembers which operations of the store fail, and since when: the log has one
-// line when that begins and one when it ends, not one for each try.
+// storeTroubles remembers since when operations of the store fail: the log has a line when that begins, and one when it
+// ends.
 type storeTroubles struct {
 	mu    sync.Mutex
 	since map[string]time.Time
@@ -718,9 +695,8 @@ func (s *Scheduler) storeWorks(operation string) {
 	}
 }
 
-// repeatUntilDone repeats an operation while the store fails: a forgotten claim would make its
-// message wait until the next start, and unread pauses would retry what a person has paused. done
-// is false if ctx ended first.
+// repeatUntilDone repeats an operation while the store fails: a forgotten claim would make its message wait until the
+// next start, and unread pauses would retry what a person has paused. done is false if ctx ended first.
 func (s *Scheduler) repeatUntilDone(ctx context.Context, operation string, try func() error) (done bool) {
 	for wait := minBackoff; ; wait = min(2*wait, maxStoreWait) {
 		err := try()

@@ -16,10 +16,8 @@ import (
 
 // Publisher publishes messages to RabbitMQ.
 type Publisher interface {
-	// Send publishes persistent and mandatory, and nearly in order (broker.Publisher says when
-	// not). It returns a function that waits for RabbitMQ's answer to each message: nil when confirmed
-	// and routed, or an error of package wire. It is called from one goroutine at a time and blocks
-	// while there is no connection.
+	// Send is as broker.Publisher's: persistent, mandatory, and nearly in order. It is called by one goroutine at a
+	// time, and blocks while there is no connection.
 	Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error)
 	RetryExchanges
 }
@@ -30,25 +28,22 @@ type Result struct {
 	Park string // if not empty, park it for this reason
 	Err  error  // neither: it continues to wait, and is tried again
 
-	// Where asOf is not zero, Park is for messages due by then, and errAfter is the error of
-	// messages due after it.
+	// If asOf is set, Park is for messages due by then, and errAfter for those due after it.
 	asOf     time.Time
 	errAfter error
 }
 
-// Sender publishes due messages, and is the only place that does: retries, forwards, replays,
-// and messages that waited when the service crashed. It tries once: the store keeps the
-// message until it is confirmed, and the scheduler tries again, lane by lane.
+// Sender publishes due messages, and is the only place that does: retries, forwards and replays. It tries once; the
+// scheduler tries again.
 type Sender struct {
 	publisher Publisher
 	events    Listener
 	targets   *retryTargets
 }
 
-// NewSender returns a Sender that publishes through p, to queues that the policies allow; policies is called for each
-// batch. consent may be nil. noQueue returns how long messages wait for a queue that does not exist. answered, which
-// may be nil, is called each time RabbitMQ has answered whether a queue has a retry exchange, and when a binding has
-// ended.
+// NewSender returns a Sender that publishes through p, to queues that the policies allow. consent may be nil. noQueue
+// returns how long messages wait for a queue that does not exist. answered, which may be nil, is called when RabbitMQ
+// has answered whether a queue has a retry exchange, and when a binding has ended.
 func NewSender(
 	p Publisher, policies func() policy.Set, consent Consent, noQueue func(queue string) time.Duration,
 	answered func(), events Listener,
@@ -63,8 +58,8 @@ func (s *Sender) RemoveRetryExchange(ctx context.Context, queue string) error {
 	return s.publisher.RemoveRetryExchange(ctx, queue)
 }
 
-// Bind declares a queue's retry exchange and binds the queue to it: messages can be retried to it from
-// then on, whoever says that they failed there. It is safe for concurrent use.
+// Bind declares a queue's retry exchange and binds the queue to it: messages can be retried to it from then on, whoever
+// says that they failed there. It is safe for concurrent use.
 func (s *Sender) Bind(ctx context.Context, queue string) error { return s.targets.bind(ctx, queue) }
 
 // MayRetryTo reports, from memory, whether messages can be retried to a queue. Where that is not known, a lookup in
@@ -94,8 +89,7 @@ func (s *Sender) route(ctx context.Context, queue string, claims []store.Claim) 
 	return result
 }
 
-// anyProven reports whether RabbitMQ itself dead-lettered one of the messages: then the queue is a target, for all of
-// them.
+// anyProven reports whether RabbitMQ itself dead-lettered one of the messages: then the queue is a target for all.
 func anyProven(claims []store.Claim) bool {
 	return slices.ContainsFunc(claims, func(c store.Claim) bool { return c.Record.Proven })
 }
@@ -158,8 +152,7 @@ func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 	}
 }
 
-// ErrTryAtOnce is the error of a Result whose obstacle is gone: the queue was bound just now. The
-// scheduler tries the message again without backing off.
+// ErrTryAtOnce is the error of a Result whose obstacle is gone: the scheduler does not back off.
 var ErrTryAtOnce = errors.New("the queue was bound just now")
 
 func (s *Sender) reportDone(r *store.Record, now time.Time) {
@@ -176,9 +169,8 @@ func outgoing(r *store.Record, exchange, key string) wire.Outgoing {
 	return wire.Outgoing{Exchange: exchange, RoutingKey: key, ID: id, Message: m}
 }
 
-// withHistory returns a record's message as it is published, to its queue, a forward target or a
-// delay queue: with the headers of its history, without those of a framework's error queue. It returns the
-// id in them too.
+// withHistory returns a record's message as it is published: with the headers of its history and without those of a
+// framework's error queue. id is the one in them.
 func withHistory(r *store.Record) (id string, m *wire.Message) {
 	h := headers.History{ID: r.ID.String(), Failures: r.Failures, Queue: r.Queue, FirstFailed: r.FirstFailed,
 		Reason: r.Reason, Error: r.Error, Replays: r.Replays}
