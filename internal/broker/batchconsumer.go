@@ -33,15 +33,13 @@ type BatchConsumer struct {
 }
 
 // NewIntakeConsumer returns the consumer of redrive.intake, which holds up to prefetch unacknowledged messages. onState
-// receives why a batch cannot be stored, or nil when one was; quarantine receives, now and then, how many messages
-// RabbitMQ could not deliver.
+// receives why a batch cannot be stored, or nil; quarantine, now and then, how many messages are in quarantine.
 func NewIntakeConsumer(c Config, prefetch int, onState func(error), quarantine func(int)) *BatchConsumer {
 	return &BatchConsumer{link: link{Config: c, reconnectsAtOnce: true}, queue: wire.QueueIntake,
 		topology: intakeTopology(), prefetch: prefetch, onState: onState, quarantine: quarantine}
 }
 
-// NewParkedConsumer returns the consumer of redrive.parked, which other programs may consume too. Nothing is
-// quarantined from it.
+// NewParkedConsumer returns the consumer of redrive.parked.
 func NewParkedConsumer(c Config, prefetch int, onState func(error)) *BatchConsumer {
 	return &BatchConsumer{link: link{Config: c}, queue: wire.QueueParked, topology: delay.Parked(), prefetch: prefetch,
 		onState: onState}
@@ -67,9 +65,8 @@ type Handler interface {
 	Handle(ctx context.Context, batch []wire.Delivery) error
 }
 
-// Run consumes messages, in batches of what has arrived, until ctx ends; the
-// batch under way is finished first. It connects again for as long as it takes,
-// and returns an error only when trying again cannot succeed.
+// Run consumes messages, in batches of what has arrived, until ctx ends and the batch under way is finished. It returns
+// an error only when connecting again cannot succeed.
 func (c *BatchConsumer) Run(ctx context.Context, handler Handler) error {
 	var frames *consumingConn
 	wrap := func(c net.Conn) net.Conn {
@@ -142,9 +139,9 @@ func (c *BatchConsumer) consume(
 	}
 }
 
-// whyEnded waits until RabbitMQ ends the channel or the consumer, as it does after consumer_timeout, and
-// returns why: RabbitMQ then redelivers unacknowledged messages. A deleted queue redelivers nothing, so
-// whyEnded lets the consumer store what it has, and waits for over. It returns nil when ctx ends.
+// whyEnded waits until RabbitMQ ends the channel or the consumer, as after consumer_timeout, and returns why: RabbitMQ
+// then redelivers unacknowledged messages. A deleted queue redelivers nothing, so whyEnded then waits for over, while
+// the consumer stores what it has. It returns nil when ctx ends.
 func (c *BatchConsumer) whyEnded(
 	ctx context.Context, conn *amqp.Connection, closed <-chan *amqp.Error, cancelled <-chan string,
 	over <-chan struct{},
@@ -174,14 +171,13 @@ func (c *BatchConsumer) whyEnded(
 	return takenBackError{explain(e)}
 }
 
-// takenBackError is logged instead of the error of the connection that then ends: RabbitMQ 4.3 may not answer for
-// seconds after it has cancelled a quorum queue's consumer, so we close without its answer.
+// takenBackError is logged instead of the connection's error: RabbitMQ 4.3 may not answer for seconds after it has
+// cancelled a quorum queue's consumer, so we close without its answer.
 type takenBackError struct{ error }
 
 func (e takenBackError) Unwrap() error { return e.error }
 
-// takenBack returns why RabbitMQ redelivers unacknowledged messages, or nil if the connection has ended
-// or the service is stopping.
+// takenBack returns why RabbitMQ redelivers unacknowledged messages, or nil at the end of connection or service.
 func takenBack(ctx context.Context) error {
 	if why := context.Cause(ctx); !errors.Is(why, context.Canceled) {
 		return why
@@ -189,14 +185,12 @@ func takenBack(ctx context.Context) error {
 	return nil
 }
 
-// windowGrowth is the factor from one window to the next. It is large, since each step waits until nothing is
-// outstanding.
+// windowGrowth is the factor from one window to the next: large, since each step waits until nothing is outstanding.
 const windowGrowth = 8
 
-// consumeWindow consumes until the connection ends. With a prefetch below the largest it returns
-// as soon as that many messages have been unacknowledged at once, with again: the caller then
-// uses a larger one. Small ones come first because each message that is unacknowledged when
-// a connection ends counts as a failed delivery, see DeliveryLimit.
+// consumeWindow consumes until the connection ends or, below the largest prefetch, until that many messages have been
+// unacknowledged at once: then again asks for a larger window. Small ones come first because each message that is
+// unacknowledged when a connection ends counts as a failed delivery, see DeliveryLimit.
 func (c *BatchConsumer) consumeWindow(
 	ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, frames *consumingConn, handler Handler,
 	prefetch int, consuming func(),
@@ -271,8 +265,8 @@ func acknowledge(ctx context.Context, ch *amqp.Channel, last uint64, n int) erro
 // still exists.
 const watchEvery, redeclareEvery = time.Second, 3
 
-// watch reports how many messages are in quarantine, declares again what somebody deletes, and calls connectedOnce when
-// the connection has been up for a while, until ctx ends or something cannot be declared.
+// watch reports on the queues, declares again what somebody deletes, and calls connectedOnce when the connection has
+// been up for a while, until ctx ends or something cannot be declared.
 func (c *BatchConsumer) watch(ctx context.Context, conn *amqp.Connection, connectedOnce func()) error {
 	for n := 1; ; n++ {
 		if c.quarantine != nil {
@@ -302,8 +296,8 @@ func (c *BatchConsumer) watch(ctx context.Context, conn *amqp.Connection, connec
 // minStoreWait and maxStoreWait are the waits before a batch is offered again.
 const minStoreWait, maxStoreWait = 250 * time.Millisecond, 2 * time.Second
 
-// store calls the handler until it has stored the batch, or until the connection or the consumer has
-// ended and with it the right to acknowledge. It calls failed each time that the handler fails.
+// store calls the handler until it has stored the batch, or nothing can be acknowledged any more. It calls failed each
+// time that the handler fails.
 func (c *BatchConsumer) store(ctx context.Context, handler Handler, batch []wire.Delivery, failed func()) error {
 	for wait := minStoreWait; ; wait = min(2*wait, maxStoreWait) {
 		// Finish the batch even when the service stops, so that RabbitMQ need not deliver it again.
@@ -326,8 +320,7 @@ const (
 	batchBytes = 8 << 20
 )
 
-// batcher makes batches of the deliveries that have arrived, so that their size follows the
-// load: one message when there is one, hundreds in a storm.
+// batcher makes batches of the deliveries that have arrived: one message when there is one, hundreds in a storm.
 type batcher struct {
 	deliveries <-chan amqp.Delivery
 	frames     *consumingConn
@@ -353,8 +346,7 @@ func bufferDeliveries(deliveries <-chan amqp.Delivery, n int) <-chan amqp.Delive
 // hasMore reports whether next would not wait.
 func (b *batcher) hasMore() bool { return b.ahead != nil || len(b.deliveries) > 0 }
 
-// next waits for a message and adds those that have arrived already. more is false when there
-// will be no other batch.
+// next waits for a message and adds those that have arrived. more is false when there will be no other batch.
 func (b *batcher) next(ctx context.Context) (batch []wire.Delivery, last uint64, more bool) {
 	if ctx.Err() != nil {
 		return nil, 0, false // RabbitMQ delivers messages of a dead connection again
@@ -421,15 +413,14 @@ type byteLimit struct {
 	mu       sync.Mutex
 	changed  sync.Cond // any field below
 	buffered int
-	idle     bool // the consumer waits for a message: one of any size may be read
+	idle     bool // the consumer waits for a message, which may be larger than the limit
 	lifted   bool // there is no limit
 }
 
 // maxBuffered bounds the bytes of bodies that are read before the consumer needs them.
 const maxBuffered = 32 << 20
 
-// add counts n bytes that were read, and waits while there are too many, unless the consumer is
-// idle: one message may be larger than the bound. It reports whether it waited.
+// add counts n bytes that were read, and waits while there are too many. It reports whether it waited.
 func (l *byteLimit) add(n int) (waited bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -444,7 +435,6 @@ func (l *byteLimit) add(n int) (waited bool) {
 // remove counts n bytes that are in a batch now.
 func (l *byteLimit) remove(n int) { l.change(func() { l.buffered -= n }) }
 
-// setIdle sets whether the consumer waits for a message.
 func (l *byteLimit) setIdle(yes bool) { l.change(func() { l.idle = yes }) }
 
 // bound sets the limit again, with nothing buffered.

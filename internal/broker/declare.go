@@ -35,8 +35,8 @@ func (p *Publisher) Declare(ctx context.Context, t delay.Topology) error {
 	}
 }
 
-// Verify checks, for users without permission to declare, that exchanges and queues exist, and that messages may be
-// published to those exchanges. RabbitMQ shows no bindings and no arguments to clients. Safe for concurrent use.
+// Verify checks, for a user without permission to declare, that exchanges and queues exist and that the user may
+// publish to those exchanges. RabbitMQ shows clients no bindings and no arguments. Safe for concurrent use.
 func (p *Publisher) Verify(ctx context.Context, t delay.Topology) error {
 	for _, e := range t.Exchanges {
 		if err := p.onChannel(ctx, func(ch *amqp.Channel) error {
@@ -152,8 +152,7 @@ func declareQueue(ch *amqp.Channel, q delay.Queue) error {
 	return err
 }
 
-// ErrNotInternal: the exchange "redrive" exists and clients may publish to it, so
-// what arrives through it proves nothing.
+// ErrNotInternal: clients may publish to the exchange "redrive", so what arrives through it proves nothing.
 var ErrNotInternal = hint.Errorf("delete it and start again: Redrive declares it as it must be",
 	`the exchange "redrive" exists and is not an internal, durable fanout exchange, `+
 		`so any client could forge dead letters`)
@@ -161,15 +160,12 @@ var ErrNotInternal = hint.Errorf("delete it and start again: Redrive declares it
 // DeliveryLimit is how often RabbitMQ tries to deliver a message from redrive.intake before it quarantines it. RabbitMQ
 // 3 closes each connection that it delivers some messages to (541, see the facts), and only this limit removes them:
 // about 10 ms each time [measured on 3.10.8]. No other message reaches it. RabbitMQ counts a delivery of each message
-// that is in the consumer's window when a connection ends. Each connection begins with a window of one message, and
-// each window is eight times the one before: 8, 64, 512 and 4,096 (consumeWindow). A connection that ends at such a
-// message has by then acknowledged a seventh of its last window, so of each size at most seven connections end before
-// another message is acknowledged: it is delivered some thirty times. For a message that has become the first of the
-// queue only those connections count that end before it is acknowledged.
+// in the consumer's window when a connection ends. The windows of a connection are of 1, 8, 64, 512 and 4,096 messages
+// (consumeWindow). One that ends at such a message has by then acknowledged a seventh of its last window, so of each
+// size at most seven connections end before another message is acknowledged: it is delivered some thirty times.
 //
-// Quarantining is at-most-once on purpose. At-least-once dead-lettering runs in one process,
-// and a forged x-death kills that in RabbitMQ 3 for the whole node. [measured on 3.10.8: quorum
-// queues that use it are then refused with 541]
+// Quarantining is at-most-once on purpose: at-least-once dead-lettering runs in one process, which a forged x-death
+// kills in RabbitMQ 3 for the whole node. [measured on 3.10.8: quorum queues that use it are then refused with 541]
 const DeliveryLimit = 100
 
 // Failed messages arrive through deadLetterExchange and intakeQueue.
@@ -288,12 +284,9 @@ func missingOf(conn *amqp.Connection, t delay.Topology) (all []string, err error
 }
 
 // BindRetryExchange declares the retry exchange of queue and binds that queue alone to it. It returns wire.ErrQueueGone
-// when there is no such queue, and wire.ErrExclusive when it is another connection's. The exchange then stays;
-// RemoveRetryExchange deletes it.
-//
-// It does not check for the queue first: RabbitMQ 4.3 takes a minute to answer that the node of a classic queue is down
-// [measured on 4.3.6], and all retries would wait for that. Binding also fails when there is no queue, and asks no node
-// of the queue.
+// when there is no such queue, and wire.ErrExclusive when it is another connection's; the exchange then stays. It does
+// not look for the queue first: RabbitMQ 4.3 takes a minute to answer that the node of a classic queue is down
+// [measured on 4.3.6], and binding asks no node of the queue.
 func (p *Publisher) BindRetryExchange(ctx context.Context, queue string) error {
 	if err := canExist(queue); err != nil {
 		return err
@@ -301,8 +294,8 @@ func (p *Publisher) BindRetryExchange(ctx context.Context, queue string) error {
 	return declareOn(p.channels(ctx), delay.Retry(queue))
 }
 
-// RemoveRetryExchange deletes the retry exchange of a queue, the permission to retry to it, unless a
-// queue is bound to it: RabbitMQ checks that in the same step.
+// RemoveRetryExchange deletes the retry exchange of a queue, unless a queue is bound to it: RabbitMQ checks that in the
+// same step.
 func (p *Publisher) RemoveRetryExchange(ctx context.Context, queue string) error {
 	if canExist(queue) != nil {
 		return nil
@@ -326,9 +319,8 @@ func (p *Publisher) RetryExchangeExists(ctx context.Context, queue string) (bool
 	return err == nil, err
 }
 
-// preconditionRemedy returns what to do when RabbitMQ refuses to declare an exchange or queue of ours because one of
-// that name has other arguments (406); "" for other errors. RabbitMQ's reason, which the error contains, names the
-// first argument that differs, with both values.
+// preconditionRemedy returns what to do when an exchange or queue of that name has other arguments (406); "" for other
+// errors. RabbitMQ's reason, in the error, names the first argument that differs, with both values.
 func preconditionRemedy(what, name string, err error) string {
 	if !errors.Is(err, wire.ErrDiffers) {
 		return ""
@@ -384,9 +376,9 @@ func versionOf(conn *amqp.Connection) string {
 }
 
 // watchMajority waits until the connection's node is partitioned from most of its cluster; it returns false when ctx
-// ends. RabbitMQ 4.3 keeps the connections of such a node open, answers what the node knows by itself, and neither
-// delivers nor confirms anything before the partition ends. [measured on 4.3.6; it cannot declare a binding, and
-// reports that after 30 s] Before 4.3 it closes them itself, with cluster_partition_handling = pause_minority.
+// ends. RabbitMQ 4.3 keeps the connections of such a node open, and neither delivers nor confirms anything before the
+// partition ends. [measured on 4.3.6; it cannot declare a binding, and reports that after 30 s] Before 4.3 it closes
+// them, with cluster_partition_handling = pause_minority.
 func (l *link) watchMajority(ctx context.Context, conn *amqp.Connection) (partitioned bool) {
 	for {
 		select {

@@ -19,21 +19,19 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Some messages would end an amqp091-go connection each time they are
-// delivered, and so stop a consumer for ever [measured on 3.10.8 and 4.3.6]:
+// Some messages would end an amqp091-go connection each time they are delivered, and so stop a consumer for ever
+// [measured on 3.10.8 and 4.3.6]:
 //
-//   - one whose headers nearly fill a frame: with the x-death that RabbitMQ adds,
-//     the header frame is larger than the frame size RabbitMQ itself negotiated;
-//   - one with headers that the client refuses to read: of type L (unsigned 64
-//     bit), which RabbitMQ 3 delivers as it is, nested too deep, or too many.
+//   - one whose headers nearly fill a frame: with the x-death that RabbitMQ adds, it exceeds the negotiated frame size;
+//   - one with headers that the client refuses to read: of type L (unsigned 64 bit), which RabbitMQ 3 delivers as it
+//     is, nested too deep, or too many.
 //
-// consumingConn makes the client accept them: it tells the client that there is no limit to a frame (and RabbitMQ that
-// its limit is agreed), and repairs the headers. It is only for a connection that consumes: the client then believes
-// that it may send frames of any size.
+// consumingConn makes the client accept them: it tells the client that frames have no limit (and RabbitMQ that its
+// limit is agreed), and repairs the headers. It is only for a connection that consumes, since the client would also
+// send frames of any size.
 //
-// It also bounds memory. Prefetch counts messages, not bytes: a few thousand of 16 MiB would
-// fill the machine. Read blocks while more than maxBuffered bytes of bodies are read and not
-// yet in a batch.
+// It also bounds memory: prefetch counts messages, not bytes. Read blocks while more than maxBuffered bytes of bodies
+// are read and not yet in a batch.
 type consumingConn struct {
 	net.Conn
 	in       *bufio.Reader
@@ -167,8 +165,7 @@ func reframe(frame, payload []byte) []byte {
 	return append(append(out, payload...), frameEnd)
 }
 
-// deliver notes which message the next content header of a channel belongs to. args are
-// those of basic.deliver: a consumer tag, a delivery tag, and more.
+// deliver notes which message the next content header of a channel belongs to. args are those of basic.deliver.
 func (c *consumingConn) deliver(channel uint16, args []byte) {
 	n := 1 + int(args[0])
 	if len(args) < n+8 {

@@ -50,8 +50,7 @@ type Config struct {
 	// and must not block.
 	Observe func(State)
 	// Strict ends Run, until it has worked once, at an error that only a person can correct (a wrong password, a
-	// missing right or queue): whoever starts a program must see it. Later Run tries again, since the error may pass,
-	// as when a queue is declared again.
+	// missing right or queue): whoever starts a program must see it. Later it may pass.
 	Strict bool
 	// Majority ends a connection whose node is partitioned from most of its cluster, if URL has another address; see
 	// watchMajority. Its user must have the service's rights.
@@ -85,8 +84,8 @@ const (
 	heartbeatEvery   = 10 * time.Second
 	dialTimeout      = 10 * time.Second
 	// waitAfterCrash is how long a BatchConsumer waits after an internal error of RabbitMQ: the message that causes it
-	// must reach its delivery limit soon, since all others wait behind it. With another cause such haste would do harm,
-	// so it ends after maxHurried times in a row: enough for ten such messages.
+	// must soon reach its delivery limit, since all others wait behind it. After maxHurried times in a row, enough for
+	// ten such messages, the cause is another, and haste does harm.
 	waitAfterCrash = 5 * time.Millisecond
 	maxHurried     = 10 * DeliveryLimit
 )
@@ -128,9 +127,8 @@ func (l *link) noted(err error) error {
 	return err
 }
 
-// refused notes an error that a new connection may not have, and ends the connection when it repeats. When the token
-// that a connection signed in with expires, RabbitMQ 3.10 refuses everything on it, and leaves it open; later versions
-// end it. [measured on 3.10.8 and 4.3.6]
+// refused notes an error that a new connection may not have, and ends the connection when it repeats. When its token
+// expires, RabbitMQ 3.10 refuses everything and leaves it open; later versions end it. [measured on 3.10.8 and 4.3.6]
 func (l *link) refused(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -413,7 +411,7 @@ func explain(err error) error {
 	case e.Code == amqp.NotAllowed && strings.Contains(e.Reason, "refused for user '") &&
 		strings.HasSuffix(e.Reason, "'"):
 		return fmt.Errorf("%w: %s", wire.ErrForbidden, e.Reason) // text after the user means a limit, which passes
-	case e.Code == amqp.NotFound && strings.HasPrefix(e.Reason, "NOT_FOUND - no queue '"): // an exchange may be named so
+	case e.Code == amqp.NotFound && strings.HasPrefix(e.Reason, "NOT_FOUND - no queue '"): // else an exchange
 		return fmt.Errorf("%w: %s", wire.ErrQueueGone, e.Reason)
 	case e.Code == amqp.NotFound:
 		return fmt.Errorf("%w: %s", wire.ErrUnroutable, e.Reason)
@@ -433,9 +431,8 @@ func explain(err error) error {
 	return fmt.Errorf("RabbitMQ says %d: %s", e.Code, e.Reason)
 }
 
-// signInConn makes RabbitMQ report when it refuses a user. Otherwise it closes the connection without an error, which
-// looks like a network failure, and a consumer would stop over a "wrong password" when the network failed just then.
-// The client library does not ask for that report, and overwrites capabilities that its user sets.
+// signInConn makes RabbitMQ report when it refuses a user; otherwise it closes the connection, which looks like a
+// network failure. The client library does not ask for that, and overwrites capabilities that its user sets.
 type signInConn struct {
 	net.Conn
 	done bool

@@ -145,10 +145,9 @@ const largeMessage = 1 << 20
 
 // Send publishes persistent and mandatory (except Unchecked) and returns a function, to be called once, that waits for
 // RabbitMQ's answer to each message: nil if it is confirmed and routed, else wire.ErrUnroutable, ErrNacked,
-// ErrUnacceptable, ErrForbidden or ErrNoAnswer, wrapped. Send waits for a connection that no alarm blocks until ctx
-// ends; messages not published by then get ErrNoAnswer. It waits for no answer, and no destination waits for another.
-// Messages for one destination may overtake each other when more than noWaitUnderWay have no answer yet, and large ones
-// always.
+// ErrUnacceptable, ErrForbidden or ErrNoAnswer, wrapped. Send waits for a connection that no alarm blocks; messages not
+// published when ctx ends get ErrNoAnswer. Messages for one destination may overtake each other when more than
+// noWaitUnderWay have no answer yet, and large ones always.
 func (p *Publisher) Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error) {
 	began := time.Now()
 	errs := make([]error, len(out))

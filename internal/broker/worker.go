@@ -15,18 +15,16 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// While the leader of a queue hangs, RabbitMQ stops each channel at the first message that it publishes to the queue
-// for the first time, and the whole connection when 400 messages of a channel that has published to it before have no
-// answer, see session.credit. [measured on 3.10.8 and 4.3.6 with a suspended leader: TestAQueueThatHangsDelaysNoOther]
-// So each destination with messages under way has a worker of its own, and each session of a worker (one channel) has
-// fewer under way. A session with its maximum under way waits until hardly any is left; so that RabbitMQ does not idle,
-// the worker meanwhile continues on another one.
+// While the leader of a queue hangs, RabbitMQ stops each channel at its first message to the queue, and the whole
+// connection when 400 messages of a channel that has published to it before have no answer, see session.credit.
+// [measured on 3.10.8 and 4.3.6 with a suspended leader: TestOnANodeOfItsOwn] So each destination with messages under
+// way has a worker of its own, and each session of a worker (one channel) has fewer under way. A session with its
+// maximum under way waits until hardly any is left; meanwhile the worker continues on another one.
 const (
 	// maxWorkers is how many destinations can have messages under way at once before they share workers: then one that
 	// hangs delays those that share with it. RabbitMQ's default limit is 2,047 channels per connection.
 	maxWorkers = 64
-	// maxSessions bounds the sessions of a worker, so that one destination can have as many messages under way as it
-	// may have claimed. With one, retries to a quorum queue took a tenth longer.
+	// maxSessions lets one destination have as many messages under way as it may have claimed.
 	maxSessions = 4
 	// maxRemembered bounds the destinations whose latest worker is remembered.
 	maxRemembered = 10_000
@@ -347,9 +345,8 @@ type session struct {
 
 // RabbitMQ lets a connection's reader pass initialCredit messages to a channel, and moreCredit each time that the
 // channel has handled that many (credit_flow_default_credit). A channel that waits for a queue grants no credit, and
-// without credit the reader reads nothing more from the whole connection. With up to noWaitUnderWay messages without an
-// answer no channel waits: a quorum queue makes it wait from 32 on (quorum_commands_soft_limit). [measured on 3.10.8
-// and 4.3.6: TestAQueueThatHangsDelaysNoOther]
+// without credit the reader stops. With up to noWaitUnderWay messages without an answer no channel waits: a quorum
+// queue makes it wait from 32 on (quorum_commands_soft_limit). [measured on 3.10.8 and 4.3.6: TestOnANodeOfItsOwn]
 const initialCredit, moreCredit, noWaitUnderWay = 400, 200, 16
 
 // credit reports whether one more message cannot use up RabbitMQ's credit, whatever the queue does. If it could,
@@ -397,9 +394,9 @@ func (s *session) progress() (underWay int, answered time.Time) {
 // channel for each message.
 const staleAfter = 2 * time.Second
 
-// nacked retires this channel, so that another replaces it. On RabbitMQ 3.10, a channel that publishes to a quorum
-// queue for the first time while the queue's leader dies nacks every message for that queue from then on. [measured on
-// 3.10.8; rabbitmq-server #9241 repairs it in 3.11]
+// nacked retires this channel, so that another replaces it. On RabbitMQ 3.10, a channel that first publishes to a
+// quorum queue while its leader dies nacks all later messages for it. [measured on 3.10.8; rabbitmq-server #9241
+// repairs it in 3.11]
 func (s *session) nacked() {
 	if time.Since(s.opened) >= staleAfter {
 		s.retire()
@@ -590,9 +587,8 @@ func (s *session) routed(o *wire.Outgoing) error {
 	return wire.ErrUnroutable
 }
 
-// coalescingConn writes what has gathered since the last write in one go: amqp091-go flushes after every message, which
-// costs thousands of system calls a second. Bytes written during a write leave with the next one, so nothing waits for
-// more to come.
+// coalescingConn writes at once what has gathered during the last write: amqp091-go flushes after every message, which
+// costs thousands of system calls a second.
 type coalescingConn struct {
 	net.Conn
 	mu        sync.Mutex
@@ -631,8 +627,7 @@ func (c *coalescingConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// setUnbounded turns the buffer's limit off and on. It is off while an alarm blocks the connection: then the buffer has
-// one message at most, and heartbeats.
+// setUnbounded turns the buffer's limit off and on. While an alarm blocks the connection only heartbeats are added.
 func (c *coalescingConn) setUnbounded(yes bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
