@@ -16,13 +16,10 @@ import (
 // of 1 ms, and of 8.5 years in units of 1 s.
 const levels = 28
 
-// Ladder waits on a ladder of queues that work queues share, one per bit of the delay. A message
-// whose routing key has bit n set waits 2ⁿ units in the queue of level n; the others skip it. Either
-// goes on to the exchange of the level below.
-//
-// The routing key is the bits, highest first, and then the work queue: "0.0.1.0.1.orders.created"
-// with five levels waits 5 units. Exchanges between the levels are of type topic; the last one is
-// internal and knows the lane queue of each work queue (DuePerQueue), and what has none is parked.
+// Ladder waits on a ladder of queues that work queues share, one per bit of the delay. The routing key is the bits,
+// highest first, and then the work queue: "0.0.1.0.1.orders.created" with five levels waits 5 units. A message with bit
+// n set waits 2ⁿ units in the queue of level n; others skip it. Either goes on to the topic exchange below. The last one
+// is internal and knows the lane queue of each work queue (DuePerQueue); what has none is parked.
 type Ladder struct{ unit time.Duration }
 
 // NewLadder returns a Ladder. unit is a whole number of milliseconds, from 1 ms to 1 s.

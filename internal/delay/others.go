@@ -11,9 +11,9 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Native leaves the waiting to the work queue itself: the delayed retry of RabbitMQ 4.3's quorum
-// queues. It rejects with requeue. A nack would not count as a failure: RabbitMQ 4.3 delivers such a
-// message again for ever, at the shortest delay. [measured on 4.3.6]
+// Native leaves the waiting to the work queue itself: the delayed retry of RabbitMQ 4.3's quorum queues. It rejects
+// with requeue: a nack counts as no failure, and its message comes again for ever at the shortest delay. [measured on
+// 4.3.6]
 type Native struct{}
 
 // Limits implements Way.
@@ -42,13 +42,11 @@ func (Native) Ticket(_ string, wait time.Duration) (Ticket, error) {
 	return Ticket{Requeue: true, Delay: wait}, nil
 }
 
-// Plugin waits in one exchange of the plugin rabbitmq_delayed_message_exchange, which is bound to
-// redrive.due: a message is retried to the queue that it failed in, never to one that a header names.
+// Plugin waits in one exchange of the plugin rabbitmq_delayed_message_exchange, which is bound to redrive.due.
 //
-// For RabbitMQ a message that the plugin delays has no queue: if it is mandatory, RabbitMQ returns
-// it as unroutable, and an alternate exchange of the delayed one would get a copy at once.
-// [measured with plugin 3.10.2 on RabbitMQ 3.10.8] So it is published without mandatory. One whose
-// queue no longer exists when it comes due goes from redrive.due to redrive.parked.
+// For RabbitMQ a message that the plugin delays has no queue: if it is mandatory, RabbitMQ returns it as unroutable,
+// and an alternate exchange would get a copy at once. [measured with plugin 3.10.2 on RabbitMQ 3.10.8] So it is
+// published without mandatory.
 type Plugin struct{}
 
 // maxPlugin is the plugin's limit, an unsigned 32 bit number of milliseconds.
@@ -97,8 +95,7 @@ func (Report) Limits() Limits {
 			"is enrolled"}
 }
 
-// Topology implements Way. The service declares the exchange of reports: until it has started
-// once, reports cannot be published.
+// Topology implements Way. The service declares the exchange of reports: before its first start they are unroutable.
 func (Report) Topology(string) Topology { return Parked() }
 
 // Ticket implements Way.

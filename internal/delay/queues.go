@@ -14,24 +14,18 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// The ways of this file wait in queues whose messages expire. RabbitMQ then dead-letters them: from
-// quorum queues that work queues share to the exchange redrive.lane, from the others to
-// redrive.due. Both exchanges route by the name of the work queue.
-//
-// Each delay queue has a fanout exchange of its own before it, so that the routing key can be the
-// name of the work queue from the first hop on. RabbitMQ keeps it when it dead-letters.
+// The ways of this file wait in queues whose messages expire. RabbitMQ then dead-letters them, by the name of the work
+// queue: from quorum queues that work queues share to the exchange redrive.lane, from the others to redrive.due. Each
+// delay queue has a fanout exchange before it, so that this name is the routing key from the first hop on.
 
 // QueueType is the type of delay queues.
 type QueueType string
 
 const (
-	// Quorum queues dead-letter at-least-once: what waits survives the loss of a
-	// minority of nodes, and is kept until it has arrived.
+	// Quorum queues dead-letter at-least-once: what waits survives the loss of a minority of nodes.
 	Quorum QueueType = "quorum"
-	// Classic queues are on one node, and dead-letter at-most-once: what expires while its work
-	// queue cannot accept it is lost. A quorum work queue accepts nothing just after RabbitMQ has
-	// started, when it has no leader yet and all that came due meanwhile is published. [measured
-	// on 3.10.8]
+	// Classic queues are on one node, and dead-letter at-most-once: what expires while its work queue cannot accept it
+	// is lost, as when RabbitMQ has started and a quorum work queue has no leader yet. [measured on 3.10.8]
 	Classic QueueType = "classic"
 )
 
@@ -48,8 +42,7 @@ func label(d time.Duration) string {
 	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
 }
 
-// name returns the name of a delay queue and its exchange. It depends on the type: RabbitMQ refuses to declare a queue
-// again with another type (406).
+// name returns the name of a delay queue and its exchange. It depends on the type, which cannot be changed (406).
 func (t QueueType) name(label string) string {
 	if t == Classic {
 		return wire.DelayPrefix + label + ".classic"
@@ -80,19 +73,15 @@ func queueBehind(name string, args amqp.Table) Topology {
 // roundUp rounds up, since no message may be retried early.
 func roundUp(d, step time.Duration) time.Duration { return (d + step - 1) / step * step }
 
-// Dynamic waits in a queue for each delay. It is declared when it is needed, and expires when it is
-// idle (x-expires).
+// Dynamic waits in a queue for each delay, which is declared when it is needed, and expires when it is idle.
 //
-// x-expires deletes a queue with the messages in it. Declaring the queue again postpones that for
-// classic queues, but not for quorum queues [measured on 3.10.8 and 4.3.6], so these queues are
-// classic. Each publish comes soon after a declaration, the expiry is well past the delay, and a
-// message counts as waiting only if it was confirmed while that declaration still covered its
-// whole wait.
+// x-expires deletes a queue with the messages in it. Declaring the queue again postpones that only for classic queues
+// [measured on 3.10.8 and 4.3.6], so these are classic. Each publish comes soon after a declaration, the expiry is well
+// past the delay, and a message counts as waiting only if it was confirmed while that declaration covered its wait.
 type Dynamic struct {
 	step time.Duration
-	// Spare is how much longer than its delay a queue exists when it is not used. Half of it is
-	// for the time from declaration to confirm, half for a broker that dead-letters slowly.
-	// Tests shorten it.
+	// Spare is how much longer than its delay an unused queue exists: half of it for the time from declaration to
+	// confirm, half for a broker that dead-letters slowly. Tests shorten it.
 	Spare func(time.Duration) time.Duration
 }
 
@@ -135,8 +124,7 @@ func (d *Dynamic) Ticket(queue string, wait time.Duration) (Ticket, error) {
 		ConfirmWithin: d.Spare(wait) / 2}, nil
 }
 
-// round rounds up to two significant digits: with more, jitter would make a queue for each
-// message.
+// round rounds up to two significant digits: with more, jitter would make a queue for each message.
 func (d *Dynamic) round(wait time.Duration) time.Duration {
 	step := d.step
 	for step*100 < wait {
@@ -155,8 +143,7 @@ func (d *Dynamic) count(limit time.Duration) (n int) {
 
 // DefaultLevels suits a backoff that doubles, from a second to an hour.
 var DefaultLevels = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second,
-	32 * time.Second,
-	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour}
+	32 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour}
 
 // Levels waits in one queue per level, shared by all work queues. In quorum queues
 // each work queue has a lane queue of its own at the end (DuePerQueue).
@@ -233,9 +220,8 @@ func (l *Levels) Ticket(queue string, wait time.Duration) (Ticket, error) {
 	return Ticket{Exchange: l.kind.name(label(l.levels[i])), RoutingKey: queue, Delay: l.levels[i]}, nil
 }
 
-// MessageTTL waits in one queue for each work queue, each message with a time to live of its own.
-// RabbitMQ expires messages at the head only, so one with a short delay stays until those of the
-// same work queue before it have expired.
+// MessageTTL waits in one queue for each work queue, each message with a time to live of its own. RabbitMQ expires
+// messages at the head only, so one with a short delay waits for those of its work queue before it.
 type MessageTTL struct {
 	kind  QueueType
 	mixed bool

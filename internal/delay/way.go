@@ -1,9 +1,7 @@
-// Package delay is the contract of the ways to wait in RabbitMQ itself: a message is published
-// somewhere, and RabbitMQ moves it to its work queue by itself when its delay is over.
-//
-// A way is arithmetic. It returns what must exist in the broker and where to publish; package
-// broker does both. So the service and the library share the ways, and one suite (delaytest)
-// runs over all of them on real brokers. Read it in this order:
+// Package delay is the contract of the ways to wait in RabbitMQ itself: a message is published somewhere, and RabbitMQ
+// moves it to its work queue when its delay is over. A way is arithmetic: it returns what must exist in the broker and
+// where to publish, and package broker does both. So the service and the library share the ways, and one suite
+// (delaytest) runs over all of them on real brokers. Read it in this order:
 //
 //	way.go     the contract, and what ways share in the broker
 //	queues.go  queues whose messages expire: levels, dynamic ones, one for each work queue
@@ -27,16 +25,14 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Way is one way to wait. Its methods have no effects, may be called from many goroutines, and
-// give the same answer when called twice.
+// Way is one way to wait. Its methods are pure, and safe for concurrent use.
 type Way interface {
 	// Limits returns what the way can do, and what it costs.
 	Limits() Limits
-	// Topology returns what must exist before a message of the queue waits: what all queues
-	// share, and the path back to this one.
+	// Topology returns what must exist before a message of the queue waits.
 	Topology(queue string) Topology
-	// Ticket returns where to publish a message of the queue so that it is retried after delay
-	// (0 or more), and never earlier. It fails only for a delay longer than Longest.
+	// Ticket returns where to publish a message of the queue so that it is retried after delay (0 or more), and never
+	// earlier. It fails only for a delay longer than Longest.
 	Ticket(queue string, delay time.Duration) (Ticket, error)
 }
 
@@ -57,8 +53,7 @@ func For(p *policy.Policy, w Way) Way {
 	return l.upTo(longest)
 }
 
-// Ticket is how to publish one message so that it waits. When RabbitMQ has confirmed the
-// publish, and has not returned it as unroutable, the message is safe there.
+// Ticket is how to publish one message so that it waits. It is safe when RabbitMQ has confirmed and not returned it.
 type Ticket struct {
 	// Requeue means that nothing is published: the message is rejected with requeue, and its own queue delays it.
 	Requeue bool
@@ -71,23 +66,20 @@ type Ticket struct {
 	// Unchecked means to publish without mandatory: RabbitMQ would return every message as unroutable.
 	Unchecked bool
 
-	// DeclareFirst must be declared before the publish. When more than ConfirmWithin passes
-	// between that declaration and the confirm, the message may be lost, and must be published
-	// again.
+	// DeclareFirst must be declared before the publish. When more than ConfirmWithin passes between that and the
+	// confirm, the message may be lost, and must be published again.
 	DeclareFirst  *Topology
 	ConfirmWithin time.Duration
 }
 
-// Outgoing returns the message as it is published to wait. m has the headers of its history,
-// with the id.
+// Outgoing returns the message as it is published to wait. m has the headers of its history, with the id.
 func (t *Ticket) Outgoing(id string, m *wire.Message) wire.Outgoing {
 	m.Expiration = t.Expiration
 	maps.Copy(m.Headers, t.Headers)
 	return wire.Outgoing{Exchange: t.Exchange, RoutingKey: t.RoutingKey, ID: id, Message: m, Unchecked: t.Unchecked}
 }
 
-// CheckConfirm returns an error for a message confirmed just now whose DeclareFirst was
-// declared too long ago for the confirm to count.
+// CheckConfirm returns an error if DeclareFirst was declared too long ago for a confirm to count now.
 func (t *Ticket) CheckConfirm(declared time.Time) error {
 	if t.DeclareFirst == nil || time.Since(declared) <= t.ConfirmWithin {
 		return nil
@@ -110,26 +102,22 @@ type Limits struct {
 	AcceptsBlocking bool
 	// Linear: the delay is the number of failures times a constant, and nothing else.
 	Linear bool
-	// QueueCounts: the work queue itself counts the failures and delays the message, which is
-	// rejected and never published again: it gets none of our headers.
+	// QueueCounts: the work queue itself counts the failures and delays the rejected message, which gets none of our
+	// headers.
 	QueueCounts bool
 	// ServiceDecides: the service consumes the message and decides by its own policy.
 	ServiceDecides bool
-	// DropsWhenFull: it dead-letters at-most-once, so what comes due while its work queue is
-	// full or has no leader is lost.
+	// DropsWhenFull: it dead-letters at-most-once, so what comes due while its work queue is full or has no leader is
+	// lost.
 	DropsWhenFull bool
-	// ChangesRoutingKey: a message is retried with its work queue's name as routing key. The
-	// first one is in its header x-redrive-routing-key, and the library shows that one.
+	// ChangesRoutingKey: a message is retried with its work queue's name as routing key. The first one is in its header
+	// x-redrive-routing-key, and the library shows that one.
 	ChangesRoutingKey bool
-	// Survives names what the waiting messages survive.
-	Survives string
-	// Declares names what the way declares in the broker.
-	Declares string
-	// Needs names what the way needs besides RabbitMQ 3.10; "" for nothing.
-	Needs string
-	// Since is the oldest version of RabbitMQ it works on, as major and minor;
-	// zero: 3.10.
-	Since [2]int
+
+	Survives string // what the waiting messages survive
+	Declares string // what the way declares in the broker
+	Needs    string // besides RabbitMQ 3.10; "" for nothing
+	Since    [2]int // the oldest version of RabbitMQ, as major and minor; zero: 3.10
 }
 
 // Check returns what a policy asks for that the way cannot do, with the remedy. It joins the errors of max_retry_after
@@ -140,8 +128,8 @@ func (l Limits) Check(p *policy.Policy) error {
 	}
 	var all []error
 	if p.MaxRetryAfter > l.Longest {
-		all = append(all, fmt.Errorf("policy %q lets consumers ask for delays of up to %s, and %s waits %s at most: allow "+
-			"less, or choose another way to wait",
+		all = append(all, fmt.Errorf("policy %q lets consumers ask for delays of up to %s, and %s waits %s at most: "+
+			"allow less, or choose another way to wait",
 			p.Name, policy.FormatDuration(p.MaxRetryAfter), l.Name, policy.FormatDuration(l.Longest)))
 	}
 	var waits []time.Duration // the policy's own
@@ -230,10 +218,9 @@ const alternate = "alternate-exchange"
 // Nowhere names an alternate exchange that does not exist, for exchanges that no one may write to.
 const Nowhere = "redrive.none"
 
-// Own returns an exchange of ours that is its own alternate, so that a mandatory message that it
-// cannot route is returned, whatever policy others have set.
-// (TestAnExchangeThatIsItsOwnAlternateReturnsWhateverAPolicySays) Another name would need the
-// right to write to that.
+// Own returns an exchange that is its own alternate, so that RabbitMQ returns a mandatory message that it cannot route,
+// whatever policy others have set. (TestAnExchangeThatIsItsOwnAlternateReturnsWhateverAPolicySays) Another name would
+// need the right to write to that.
 func Own(name, kind string) Exchange {
 	return Exchange{Name: name, Kind: kind, Args: amqp.Table{alternate: name}}
 }
@@ -314,10 +301,9 @@ func (t Topology) Named(name, queue string) (Topology, error) {
 	return t, nil
 }
 
-// NoLimit is a delivery limit that is never reached. RabbitMQ 4 gives quorum queues a limit of
-// 20: a message that exceeds it is dropped, or leaves a delay queue early, and a person who
-// looks at the messages 20 times is enough to exceed it. All versions get the same arguments: after
-// an upgrade RabbitMQ would refuse another declaration (406). [measured: 3.10.8 and 4.3.6 accept it]
+// NoLimit is a delivery limit that is never reached. RabbitMQ 4 gives quorum queues a limit of 20, which a person
+// exceeds who looks at the messages 20 times: it drops them then, or they leave a delay queue early. All versions get
+// the same arguments, or RabbitMQ would refuse them after an upgrade (406). [measured: 3.10.8 and 4.3.6 accept it]
 const NoLimit = int64(1_000_000_000)
 
 // Parked returns where messages are parked in RabbitMQ: those that cannot or must not be retried wait there for a
@@ -339,8 +325,7 @@ func Retry(queue string) Topology {
 }
 
 // Due returns the last hop of all ways that wait in queues: an internal exchange, bound to each work queue by its name.
-// Messages whose queue no longer exists are parked: a message that cannot be routed blocks a queue that dead-letters
-// at-least-once, in which others wait.
+// Messages whose queue no longer exists are parked; otherwise they would block a queue that dead-letters at-least-once.
 func Due(queue string) Topology {
 	return Parked().With(Topology{
 		Exchanges: []Exchange{{Name: wire.ExchangeDue, Kind: amqp.ExchangeDirect, Internal: true,
@@ -349,10 +334,10 @@ func Due(queue string) Topology {
 	})
 }
 
-// DuePerQueue is like Due with a queue for each work queue in front, the lane queue. It is for delay queues that work
-// queues share. RabbitMQ's at-least-once dead-lettering of a queue handles 32 messages at a time: 32 for a work queue
-// that is full or has no leader would stop the retries of all others. (TestOneUnavailableQueueStopsNoOther) A lane
-// queue accepts whatever comes due and expires it at once, so the 32 are of its work queue alone.
+// DuePerQueue is like Due with a queue for each work queue in front, the lane queue, for delay queues that work queues
+// share. RabbitMQ's at-least-once dead-lettering handles 32 messages of a queue at a time: 32 for a work queue that is
+// full or has no leader would stop the retries of all others. (TestOneUnavailableQueueStopsNoOther) A lane queue
+// expires at once whatever comes due, so the 32 are of its work queue alone.
 func DuePerQueue(queue string) Topology {
 	lane := wire.LaneQueue(queue)
 	args := AtLeastOnce(wire.ExchangeDue, 0)
@@ -365,9 +350,8 @@ func DuePerQueue(queue string) Topology {
 	})
 }
 
-// AtLeastOnce returns the arguments of a quorum queue that dead-letters expired messages to an
-// exchange, and keeps each until RabbitMQ has confirmed it there. Strategy and overflow are
-// both needed: with drop-head it is silently at-most-once.
+// AtLeastOnce returns the arguments of a quorum queue that keeps each expired message until exchange has confirmed it.
+// It needs strategy and overflow: with drop-head it is silently at-most-once.
 func AtLeastOnce(exchange string, ttl time.Duration) amqp.Table {
 	return amqp.Table{"x-queue-type": "quorum", "x-message-ttl": ttl.Milliseconds(), "x-dead-letter-exchange": exchange,
 		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-delivery-limit": NoLimit}
