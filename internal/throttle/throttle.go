@@ -1,8 +1,6 @@
 // Package throttle limits how many due messages may be retried to their work queue now: no faster than its policy's
 // rate, no more at once than in_flight, only a probe to a queue without consumers, and none while its circuit breaker
-// is open.
-//
-// It is arithmetic: no IO, no goroutines, and time is passed in.
+// is open. It is arithmetic: no IO, no goroutines, and time is passed in.
 package throttle
 
 import (
@@ -18,19 +16,16 @@ import (
 	"github.com/google/uuid"
 )
 
-// Rules are a policy's limits on its queues' retries. The zero Rules limit nothing but retries
-// of a queue that is known to have no consumers.
+// Rules are a policy's limits on its queues' retries. The zero Rules limit only retries of a queue without consumers.
 type Rules struct {
 	Rate     float64       // retries per second; 0: no limit
 	InFlight int           // messages in flight: retried, not failed again, within Settle; 0: no limit
 	Settle   time.Duration // for how long after a retry a failure counts as that retry's; 0: DefaultSettle
 	Breaker  *Breaker      // nil: none
-	// NoConsumer is PauseWithoutConsumers, or RetryWithoutConsumers for queues that are read
-	// with basic.get; "" is the first.
+	// NoConsumer is PauseWithoutConsumers or "", or RetryWithoutConsumers for queues that are read with basic.get.
 	NoConsumer string
-	Probes     int // messages that a queue without consumers holds before retries pause; 0: 1
-	// NoQueue is how long messages wait for a queue that does not exist; 0: DefaultNoQueue.
-	NoQueue time.Duration
+	Probes     int           // messages that a queue without consumers holds before retries pause; 0: 1
+	NoQueue    time.Duration // for how long messages wait for a queue that does not exist; 0: DefaultNoQueue
 }
 
 // String lists the limits, except NoConsumer; "" when there are none.
@@ -74,19 +69,15 @@ const DefaultSettle = 30 * time.Second
 // MaxTracked bounds the retried messages of a queue that are remembered at once, and so memory and InFlight.
 const MaxTracked = 65_536
 
-// Breaker says when a queue's retries pause: when at least MinRetries of those in the last Window
-// have finished, and FailureRatio of these have failed again. A retry has finished
-//
-//   - when it fails again;
-//   - when a later one fails again, since a queue is nearly in order;
-//   - when its settle time is over (Rules.Settle).
+// Breaker says when a queue's retries pause: when at least MinRetries of those in the last Window have finished, and
+// FailureRatio of these have failed again. A retry has finished when it or, since a queue is nearly in order, a later
+// one fails again, or when its settle time is over (Rules.Settle).
 type Breaker struct {
 	FailureRatio float64 // 0…1
 	MinRetries   int
 	Window       time.Duration
-	// Wait is how long the breaker is open before Probes messages are retried. While these fail,
-	// it grows to a twentieth of the time since the breaker first opened, and to MaxWait at most.
-	// Each wait is up to 20 % shorter or longer.
+	// Wait is how long the breaker is open before Probes messages are retried. While these fail, it grows to a twentieth
+	// of the time since the breaker first opened, up to MaxWait. Each wait is up to 20 % shorter or longer.
 	Wait, MaxWait time.Duration
 	Probes        int
 	// Ramp is how long the rate rises after no probe has failed again within the settle time.
@@ -102,8 +93,7 @@ func DefaultBreaker() Breaker {
 // State is the state of a queue's breaker.
 type State string
 
-// Closed allows all retries, Open none, HalfOpen as many as Probes says, and Ramp
-// more from second to second until it is Closed.
+// Closed allows all retries, Open none, HalfOpen as many as Probes says, and Ramp more and more until it is Closed.
 const (
 	Closed   State = "closed"
 	Open     State = "open"
@@ -177,17 +167,15 @@ func New(rules func(queue string) Rules, random func() float64, changed func(Tra
 		leads: true}
 }
 
-// SetCatchUp sets by how much a caller may be late to call Allow again. What a rate allows in
-// that time is not lost: the next call allows it at once.
+// SetCatchUp sets by how much a caller may be late to call Allow again without losing what a rate allows meanwhile.
 func (t *Throttle) SetCatchUp(by time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.catchUp = by
 }
 
-// Allow returns how many of the wanted messages may be retried to queue now, and reserves them: each is then
-// reported to Retried or NotRetried. If they are fewer than wanted, retryAt is when to ask again; zero: when
-// another method has changed something.
+// Allow returns how many of the wanted messages may be retried to queue now, and reserves them: report each to Retried
+// or NotRetried. If they are fewer than wanted, retryAt is when to ask again; zero: when something has changed.
 func (t *Throttle) Allow(queue string, wanted int, now time.Time) (n int, retryAt time.Time) {
 	r := t.rules(queue)
 	t.mu.Lock()
@@ -219,8 +207,7 @@ func (t *Throttle) NotRetried(queue string, n int, now time.Time) {
 	}
 }
 
-// Retried counts allowed messages that RabbitMQ has confirmed, in the order in
-// which they were sent.
+// Retried counts allowed messages that RabbitMQ has confirmed, in the order in which they were sent.
 func (t *Throttle) Retried(queue string, ids []uuid.UUID, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -307,8 +294,8 @@ func (t *Throttle) Consumers(queue string, n, ready int, waits bool, asked time.
 	}
 }
 
-// Force opens or closes a queue's breaker until a person changes it again, whether its policy
-// has one or not; ForceAuto lets the breaker decide again.
+// Force opens or closes a queue's breaker until a person changes it again, even if its policy has none; ForceAuto lets
+// the breaker decide again.
 func (t *Throttle) Force(queue, to, by, reason string, now time.Time) error {
 	if to != string(Open) && to != string(Closed) && to != ForceAuto {
 		return fmt.Errorf("a breaker cannot be %q; expected open, closed or auto", to)
@@ -454,9 +441,8 @@ func (t *Throttle) Queues() []string {
 // the metric redrive_queue_paused; those that are limits are in the API too.
 type WaitReason string
 
-// The reasons. The throttle decides WhyBreaker, WhyNoConsumer, WhyRate and WhyInFlight. A person
-// pauses by page, API or command line (WhyPerson), and the scheduler finds out that RabbitMQ does
-// not accept messages for a queue (WhyUnreachable).
+// The reasons. The throttle decides all but WhyPerson and WhyUnreachable: a person pauses, and the scheduler finds out
+// that RabbitMQ does not accept messages for a queue.
 const (
 	WhyPerson      WaitReason = "person"
 	WhyBreaker     WaitReason = "breaker"
@@ -476,9 +462,8 @@ func (w WaitReason) IsLimit() bool { return w == WhyRate || w == WhyInFlight }
 // Share is the part of all limits that one replica's throttle may use: number I, from 0, of N equal shares. N is 0
 // while it has none, and 1 without replicas.
 type Share struct {
-	N, I int
-	// Until is when the share expires; zero: when it is replaced.
-	Until time.Time
+	N, I  int
+	Until time.Time // when the share expires; zero: when it is replaced
 }
 
 // of returns this share of total. All shares add up to total.
@@ -493,8 +478,7 @@ func (s Share) of(total int) int {
 	return share
 }
 
-// SetShare sets the throttle's share of rates and in_flight. It returns whether that changes
-// what may be retried, so that the caller asks again.
+// SetShare sets the throttle's share of rates and in_flight, and reports whether that changes what may be retried.
 func (t *Throttle) SetShare(share Share, now time.Time) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -512,8 +496,7 @@ func (t *Throttle) currentShare(now time.Time) Share {
 	return t.share
 }
 
-// SetLeads sets whether this throttle leads: it decides about the breakers, and allows the probes of half-open ones.
-// Other throttles follow it: see Follow.
+// SetLeads sets whether this throttle decides about the breakers, and allows probes. The others Follow it.
 func (t *Throttle) SetLeads(leads bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -548,9 +531,8 @@ func (t *Throttle) BreakerStates(now time.Time) map[string]BreakerState {
 	return all
 }
 
-// Follow applies what the leader's throttle has decided: all breakers but these are
-// closed. Those that a person has forced stay as they are. It does nothing while this
-// throttle leads.
+// Follow applies what the leader's throttle has decided: all breakers but these are closed. Those that a person has
+// forced stay as they are. It does nothing while this throttle leads.
 func (t *Throttle) Follow(all map[string]BreakerState, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -683,8 +665,7 @@ type queue struct {
 	noConsumersSince time.Time
 }
 
-// allowed returns how many messages may be retried now, and if that is fewer than wanted, why and
-// when to ask again; a zero time: when something happens.
+// allowed returns how many messages may be retried now, and if that is fewer than wanted, why and when to ask again.
 func (q *queue) allowed(wanted int, now time.Time) (n int, retryAt time.Time, why WaitReason) {
 	n = wanted
 	limit := func(to int, at time.Time, reason WaitReason) {
@@ -726,15 +707,14 @@ func (q *queue) allowed(wanted int, now time.Time) (n int, retryAt time.Time, wh
 	return n, retryAt, why
 }
 
-// probesLeft returns how many messages this replica may retry to a queue without consumers, so that an autoscaler has a
-// reason to start one: the policy's probes, less what the queue holds.
+// probesLeft returns how many messages this replica may retry to a queue without consumers: the policy's probes, for
+// which an autoscaler may start one, less what the queue holds.
 func (q *queue) probesLeft(share Share) int {
 	return share.of(max(q.rules.Probes, 1)) - q.ready - q.probed - q.reserved
 }
 
-// ownInFlight returns how many messages this replica may have in flight, and when to ask again if that depends on what
-// others report. Only the leader retries probes, and may use what others leave: its own share of a small limit could be
-// 0, and the breaker would stay half-open.
+// ownInFlight returns how many messages this replica may have in flight, and when to ask again if others' reports may
+// change that. The leader may use what others leave for probes: its share of a small limit could be 0.
 func (q *queue) ownInFlight(share Share, now time.Time) (n int, askAgain time.Time) {
 	n = min(q.rules.InFlight, MaxTracked)
 	if q.state != HalfOpen || !q.throttle.leads {
@@ -767,8 +747,8 @@ func (b *bucket) burst() (burst, few float64) {
 	return burst, max(1, math.Floor(burst/4))
 }
 
-// available returns how many tokens there are now. Where messages wait for the next one, tokens
-// that arrive while the caller is late are not lost, see SetCatchUp.
+// available returns how many tokens there are now. While messages wait for the next one, a late caller loses none, see
+// SetCatchUp.
 func (q *queue) available(now time.Time) float64 {
 	burst, few := q.burst()
 	if q.waiting {
@@ -777,8 +757,7 @@ func (q *queue) available(now time.Time) float64 {
 	return min(burst, q.tokens+max(0, now.Sub(q.at)).Seconds()*q.rate)
 }
 
-// allowedByRate returns how many of the wanted messages this replica's share of the rate allows,
-// and when it allows more.
+// allowedByRate returns how many of the wanted messages this replica's share of the rate allows, and when more.
 func (q *queue) allowedByRate(wanted, replicas int, now time.Time) (int, time.Time) {
 	limit := q.rateLimit(now) / float64(max(replicas, 1))
 	switch {
@@ -877,8 +856,7 @@ func (t *trackedRetries) oldest() (r retry, ok bool) {
 
 const windowSlots = 30
 
-// window counts the latest retries that failed again, in slots of the time when they were
-// retried.
+// window counts the latest retries that failed again, in slots of the time when they were retried.
 type window struct {
 	slot  time.Duration
 	slots [windowSlots]slot
@@ -935,9 +913,9 @@ type breaker struct {
 	firstOpened time.Time // when it opened first since it was closed; zero: it is closed
 	stateNumber int64     // see BreakerState
 
-	// Retries have sequence numbers (retry.seq). Those below firstCounted were made before the
-	// state began, and are not counted in it. Those below finishedByFailure have finished because
-	// they or a later one failed again, those below finishedByTime because their settle time is over.
+	// Sequence numbers (retry.seq). Retries below firstCounted were made before the state began. Those below
+	// finishedByFailure have finished because they or a later one failed again, those below finishedByTime because
+	// their settle time is over.
 	firstCounted, finishedByFailure, finishedByTime uint64
 
 	window window
@@ -980,9 +958,8 @@ func (q *queue) openIfFailing(now time.Time) {
 	}
 }
 
-// waitShare makes an open breaker wait for a twentieth of the time since it first opened. So it notices the end of an
-// outage late by a twentieth of the outage, at least Breaker.Wait and at most MaxWait (all with jitter), and probes
-// grow fewer as the outage lasts.
+// waitShare makes an open breaker wait for a twentieth of the time since it first opened: so late it notices the end of
+// an outage, and the rarer are its probes.
 const waitShare = 20
 
 func (q *queue) open(now time.Time, reason string) {
