@@ -76,8 +76,8 @@ type Breaker struct {
 	FailureRatio float64 // 0…1
 	MinRetries   int
 	Window       time.Duration
-	// Wait is how long the breaker is open before Probes messages are retried. While these fail, it grows to a twentieth
-	// of the time since the breaker first opened, up to MaxWait. Each wait is up to 20 % shorter or longer.
+	// Wait is how long the breaker is open before Probes messages are retried. While these fail, it grows to a
+	// twentieth of the time since the breaker first opened, up to MaxWait. Each wait is up to 20 % shorter or longer.
 	Wait, MaxWait time.Duration
 	Probes        int
 	// Ramp is how long the rate rises after no probe has failed again within the settle time.
@@ -414,8 +414,8 @@ func (t *Throttle) View(queue string, now time.Time) View {
 		inFlight += report.InFlight
 	}
 	v := View{State: q.state, Since: q.since, Reason: q.reason, By: q.by, Until: q.until, Forced: q.forced,
-		HasBreaker: r.Breaker != nil, Rate: q.rateLimit(now), MaxInFlight: r.InFlight, InFlight: inFlight, Consumers: q.consumers,
-		NoConsumersSince: q.noConsumersSince}
+		HasBreaker: r.Breaker != nil, Rate: q.rateLimit(now), MaxInFlight: r.InFlight, InFlight: inFlight,
+		Consumers: q.consumers, NoConsumersSince: q.noConsumersSince}
 	n, _, why := q.allowed(1, now)
 	switch waits := !q.noConsumersSince.IsZero(); {
 	case n == 0 && (why != WhyNoConsumer || waits):
