@@ -292,20 +292,6 @@ func TestAWriteThatFailedFailsTheNext(t *testing.T) {
 	})
 }
 
-// Reading continues while a write hangs.
-func TestReadingGoesOnWhileAWriteHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g, far := gatherAt(t)
-		write(t, g, "unread")
-		synctest.Wait()
-		go func() { _, _ = far.Write([]byte("alarm")) }()
-		if got := readOnce(t, g); string(got) != "alarm" {
-			t.Errorf("read %q", got)
-		}
-		g.Close()
-	})
-}
-
 var must, errOf = expect.NoError, expect.ErrOf
 
 // header is a content header with a content type and a header table.
@@ -488,25 +474,6 @@ func TestTheSizeOfAHeaderIsOfAllProperties(t *testing.T) {
 	for i, m := range []wire.Message{{ContentType: "abc"}, {ContentEncoding: "abc"}, {CorrelationID: "abc"},
 		{ReplyTo: "abc"}, {Expiration: "abc"}, {MessageID: "abc"}, {Type: "abc"}, {UserID: "abc"}, {AppID: "abc"}} {
 		expect.Equal(t, headerSize(&m)-none, 3, "property %d: 3 bytes count as", i)
-	}
-}
-
-// RabbitMQ quotes names in its texts, and clients choose names. [texts of 3.10.8 and 4.3.6]
-func TestAMissingExchangeIsNoMissingQueue(t *testing.T) {
-	for _, c := range []struct {
-		text string
-		gone bool
-	}{
-		{"NOT_FOUND - no queue 'q' in vhost '/'", true},
-		{"NOT_FOUND - no queue 'no exchange' in vhost '/'", true},
-		{"NOT_FOUND - no exchange 'redrive.retry.q' in vhost '/'", false},
-		{"NOT_FOUND - no exchange 'redrive.retry.a no queue b' in vhost '/'", false},
-		{"NOT_FOUND - no exchange 'NOT_FOUND - no queue 'q' in vhost '/'", false},
-	} {
-		err := explain(&amqp.Error{Code: amqp.NotFound, Reason: c.text, Server: true})
-		if gone := errors.Is(err, wire.ErrQueueGone); gone != c.gone || gone == errors.Is(err, wire.ErrUnroutable) {
-			t.Errorf("%q: %v", c.text, err)
-		}
 	}
 }
 

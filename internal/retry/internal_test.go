@@ -58,39 +58,6 @@ func TestWhatMayBeClaimed(t *testing.T) {
 	}
 }
 
-// What is claimed and finished is counted, of all and of its destination, and a batch that filled
-// half of its window and was confirmed makes the window larger.
-func TestClaimsAreCounted(t *testing.T) {
-	lane := store.Lane{Queue: "q"}
-	c := claimed{perDestination: map[store.Lane]*laneWindow{}}
-	batch := func(n, body int) sentBatch {
-		b := sentBatch{lane: lane}
-		for range n {
-			b.claims = append(b.claims, store.Claim{Record: &store.Record{Message: wire.Message{Body: make([]byte, body)}}})
-		}
-		return b
-	}
-	counted := func(messages, bytes, size int) {
-		t.Helper()
-		if w := c.windowOf(lane); c.messages != messages || c.bytes != bytes || w.messages != messages || w.bytes != bytes || w.size != size {
-			t.Errorf("%d messages and %d bytes of all, %d and %d of it in a window of %d; want %d, %d, %d", c.messages, c.bytes, w.messages, w.bytes, w.size, messages, bytes, size)
-		}
-	}
-	few, half, more := batch(7, 10), batch(1, 5), batch(8, 1)
-	for i, b := range []*sentBatch{&few, &half, &more} {
-		if b.halfFull, _, _ = c.begin(lane, len(b.claims), bodies(b.claims)); b.halfFull != (i > 0) {
-			t.Errorf("batch %d fills half of the window: %v", i, b.halfFull)
-		}
-	}
-	counted(16, 83, firstWindow)
-	c.end(&few, true)
-	counted(9, 13, firstWindow)
-	c.end(&half, true)
-	counted(8, 8, windowGrowth*firstWindow)
-	c.end(&more, false)
-	counted(0, 0, firstWindow)
-}
-
 func TestIdleDestinationsAreForgotten(t *testing.T) {
 	began := time.Unix(1_700_000_000, 0)
 	idle, busy := store.Lane{Queue: "idle"}, store.Lane{Queue: "busy"}
@@ -108,39 +75,6 @@ func TestIdleDestinationsAreForgotten(t *testing.T) {
 	c.forgetIdle(began.Add(windowKept / 2))
 	if c.forgetIdle(began.Add(windowKept + 1)); c.perDestination[idle] == nil {
 		t.Error("it looks for them more often than it should")
-	}
-}
-
-// Beyond the limit the names with the most receipts lose the oldest half, and a name that has
-// none for long loses all.
-func TestReceiptsBeyondTheLimit(t *testing.T) {
-	push := func(r *recentReceipts, name string, n int) (lost int) {
-		for range n {
-			lost += len(r.push(name, &receipt{}))
-		}
-		return lost
-	}
-	r := newRecentReceipts(2, 0, 10)
-	for _, c := range []struct {
-		name          string
-		n, lost, left int
-	}{{"a", 10, 0, 10}, {"a", 1, 6, 5}, {"b", 5, 0, 10}, {"a", 1, 3, 8}, {"b", 2, 0, 10}, {"b", 1, 4, 7}, {"c", 1, 3, 5}, {"c", 5, 0, 10}, {"b", 1, 3, 8}, {"c", 3, 3, 8}} {
-		if lost := push(&r, c.name, c.n); lost != c.lost || r.count != c.left {
-			t.Errorf("%d more of %s: %d are lost and %d left, want %d and %d", c.n, c.name, lost, r.count, c.lost, c.left)
-		}
-	}
-	if b, c := r.byName["b"].Value.(*series), r.byName["c"].Value.(*series); len(b.all) != 5 || len(c.all) != 3 {
-		t.Errorf("%d of b and %d of c are left, want 5 and 3", len(b.all), len(c.all))
-	}
-	r = newRecentReceipts(2, 0, 9)
-	push(&r, "a", 5)
-	if push(&r, "b", 5); len(r.byName["a"].Value.(*series).all) != 5 {
-		t.Error("of two names with equally many the one loses that did not get another")
-	}
-	r = newRecentReceipts(2, 2, 0)
-	expect.Equal(t, push(&r, "a", 4), 0, "are lost")
-	if lost := push(&r, "a", 1); lost != 2 || r.count != 3 {
-		t.Errorf("with the fifth %d are lost, %d left", lost, r.count)
 	}
 }
 
@@ -360,21 +294,6 @@ func (s *countedStore) Counts(ctx context.Context) ([]store.QueueCount, error) {
 func names(s store.Store, targets map[string]bool) *ReportedNames {
 	answer := func(queue string) (yes, known bool) { yes, known = targets[queue]; return yes, known }
 	return &ReportedNames{turn: semaphore.NewWeighted(1), store: s, lookUpIfUnknown: answer, cached: answer, reporterOf: map[string]string{}, perUser: map[string]int{}, recounted: time.Now(), loaded: true}
-}
-
-// While there is no place for another name, messages are kept for targets, which need none and
-// give theirs back, and for names that have theirs.
-func TestNamesThatNeedNoPlaceAreAdmitted(t *testing.T) {
-	n := names(memstore.New(), map[string]bool{"target": true, "counted": false, "missing": false})
-	n.count("counted", "ann")
-	n.count("target", "bob")
-	n.perUser["ann"] = maxNamesEach
-	for queue, want := range map[string]bool{"target": true, "counted": true, "missing": false, "unknown": true, "": true} {
-		expect.Equal(t, n.admits(t.Context(), queue, "ann"), want, "%q is admitted", queue)
-	}
-	if !maps.Equal(n.reporterOf, map[string]string{"counted": "ann", "unknown": "ann"}) || !maps.Equal(n.perUser, map[string]int{"ann": maxNamesEach + 1}) {
-		t.Errorf("%v are counted, %v", n.reporterOf, n.perUser)
-	}
 }
 
 // Names are recounted from the store every 10 s at most, and not before RabbitMQ has had a minute to answer which of
