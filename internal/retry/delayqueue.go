@@ -16,8 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Declarer declares delay queues and publishes to them. It has a connection of its own: an alarm that full delay queues
-// cause must not stop the retries.
+// Declarer declares delay queues and publishes to them, on its own connection: an alarm must not stop the retries.
 type Declarer interface {
 	RetryExchanges
 	// Send is like Publisher's, but Unchecked messages are not mandatory.
@@ -29,10 +28,9 @@ type Declarer interface {
 }
 
 const (
-	// defaultConfirmTimeout bounds the time of a batch: the intake waits for it, and can store the messages instead.
+	// defaultConfirmTimeout bounds the time of a batch, for which the intake waits.
 	defaultConfirmTimeout = 5 * time.Second
-	// A way is reported as working when it has not failed for recoveredAfter: it may fail for one queue and work for
-	// another.
+	// A way works again when it has not failed for recoveredAfter: it may fail for one queue and work for another.
 	recoveredAfter = 3 * time.Second
 	// tryAgainAfter is the pause after RabbitMQ has not answered a batch in time, or has not declared something.
 	tryAgainAfter = 15 * time.Second
@@ -43,10 +41,10 @@ var (
 	errNoRoute  = errors.New("messages cannot be retried to its queue")
 )
 
-// DelayQueues publishes failed messages to the queues of RabbitMQ where they wait. What RabbitMQ does not accept waits
-// in the store: a way that fails may cost a duplicate, never the message, and never stops the intake. So it tries a
-// publish once, and declares a deleted exchange or queue again for the next message; the library, which has no store,
-// tries until RabbitMQ confirms. Only the intake's goroutine publishes, and not while an abandoned batch is under way.
+// DelayQueues publishes failed messages to the queues of RabbitMQ where they wait. It tries once, and declares a
+// deleted exchange or queue again for the next message: what RabbitMQ does not accept waits in the store, so a way that
+// fails may cost a duplicate, and never stops the intake. Only the intake's goroutine publishes, and not while an
+// abandoned batch is under way.
 type DelayQueues struct {
 	broker  Declarer
 	targets *retryTargets
@@ -65,8 +63,7 @@ type DelayQueues struct {
 }
 
 // NewDelayQueues returns DelayQueues that publish through b. A batch that RabbitMQ has not confirmed within timeout (0:
-// 5 s) waits in the store. report receives why a way fails, and nil when it works again; it is called on change only.
-// consent is as for NewSender.
+// 5 s) waits in the store. report receives why a way begins to fail, and nil when it works again. consent may be nil.
 func NewDelayQueues(
 	b Declarer, policies func() policy.Set, consent Consent, timeout time.Duration, report func(way string, err error),
 ) *DelayQueues {
@@ -95,8 +92,7 @@ type delayedMessage struct {
 	err     error         // why RabbitMQ has not confirmed it; nil if it has
 }
 
-// publish publishes a batch and waits for the answers. A message without an error is then safe
-// in RabbitMQ.
+// publish publishes a batch and waits for the answers. A message without an error is then safe in RabbitMQ.
 func (d *DelayQueues) publish(ctx context.Context, batch []delayedMessage) {
 	if err := d.ready(); err != nil {
 		refuse(batch, err)
@@ -239,8 +235,7 @@ type declaration struct {
 
 func (m *delayedMessage) declaredKey() wayOfQueue { return wayOfQueue{m.way, m.rec.Queue} }
 
-// MarkLost has what a queue needs declared again: the queue was deleted, and perhaps redeclared without its bindings.
-// It is safe for concurrent use.
+// MarkLost has what a queue needs declared again, since it was deleted. It is safe for concurrent use.
 func (d *DelayQueues) MarkLost(queue string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -279,8 +274,8 @@ func (d *DelayQueues) prepare(ctx context.Context, m *delayedMessage, t *delay.T
 	return d.declare(ctx, t.Exchange, func() delay.Topology { return *t.DeclareFirst }, t.ConfirmWithin/2)
 }
 
-// declare declares a topology once per process and, where it can expire, again when the last time was longer ago than
-// within. After an error it does not try again for tryAgainAfter.
+// declare declares a topology once and, unless within is 0, again when that was longer ago. After an error it does not
+// try again for tryAgainAfter.
 func (d *DelayQueues) declare(ctx context.Context, key any, t func() delay.Topology, within time.Duration) error {
 	was, ok := d.declared[key]
 	age := time.Since(was.at)

@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -28,11 +29,10 @@ type format struct {
 	at        []string // when it failed
 	layout    string   // of at, or of its beginning; in UTC
 	retries   []string // how often it was retried before it failed
-	// off lists the headers that are removed when the message is published: those of the failure, and the framework's
-	// counters. A trailing * matches any rest. keep lists exceptions.
+	// off lists the headers that are not published: those of the failure, and the framework's counters. A trailing *
+	// matches any rest. keep lists exceptions.
 	off, keep []string
-	// unwrap returns the message in the framework's envelope; nil: there is no envelope. It is called whenever the body
-	// is needed.
+	// unwrap returns the message in the framework's envelope; nil: there is no envelope.
 	unwrap func(came *wire.Message) (*unwrapped, error)
 }
 
@@ -134,10 +134,8 @@ const XDeath = "x-death"
 // FormatNames returns the formats that a person can name.
 func FormatNames() []string {
 	names := []string{XDeath}
-	for i := range formats {
-		if formats[i].name != "" {
-			names = append(names, formats[i].name)
-		}
+	for i := range formats[:len(formats)-1] {
+		names = append(names, formats[i].name)
 	}
 	return names
 }
@@ -155,9 +153,8 @@ func formatNamed(name string) *format {
 	return nil
 }
 
-// fit sets the format of an adopted message's record, and takes the message out of the framework's envelope, if it can
-// be read. It returns that message, and what the framework says of the failure. named is the format that a person
-// chose; "" detects it.
+// fit sets the format of an adopted message's record, and takes the message out of a readable envelope. It returns that
+// message, and what the framework says of the failure. named is the format that a person chose; "" detects it.
 func fit(r *store.Record, named string) (f *format, m wire.Message, says amqp.Table) {
 	switch f = formatNamed(named); {
 	case named == XDeath:
@@ -172,8 +169,8 @@ func fit(r *store.Record, named string) (f *format, m wire.Message, says amqp.Ta
 	}
 	switch {
 	case err != nil:
-		note := fmt.Sprintf("its envelope (%s) cannot be read, so a replay sends it too: %v", f.name, err)
-		addNote(r, printable(note))
+		const note = "its envelope (%s) cannot be read, so a replay sends it too: %v"
+		addNote(r, printable(fmt.Sprintf(note, f.name, err)))
 		return &formats[len(formats)-1], r.Message, r.Message.Headers
 	case u == nil:
 		r.Format = f.name
@@ -213,8 +210,7 @@ func AsItCame(r *store.Record) wire.Message {
 	return m
 }
 
-// toPublish returns the message of a record as its consumer expects it: without what the framework that
-// moved it to an error queue added.
+// toPublish returns the message of a record as its consumer expects it: without what a framework added.
 func toPublish(r *store.Record) wire.Message {
 	m := Unwrapped(r)
 	if f := formatNamed(r.Format); f != nil {
@@ -281,9 +277,7 @@ func headerOf(headers amqp.Table, names []string) string {
 
 // read adds what the framework says to what x-death says.
 func (c *claim) read(f *format, says amqp.Table, now time.Time) {
-	if queue := headerOf(says, f.queue); queue != "" {
-		c.queue = queue
-	}
+	c.queue = cmp.Or(headerOf(says, f.queue), c.queue)
 	if exchange := headerOf(says, f.exchange); exchange != "" && len(exchange) <= 255 {
 		c.exchange = exchange
 	}

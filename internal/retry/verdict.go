@@ -11,7 +11,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/uuid"
-	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/headers"
@@ -20,16 +19,12 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// maxText bounds the bytes of a header that are kept and sent on: RabbitMQ closes a connection whose properties do not
-// fit into one frame.
+// maxText bounds the bytes of a header that are kept and sent on: properties must fit into one frame.
 const maxText = 2048
 
-// decide makes a record of a dead letter: waiting until its due time, waiting to be forwarded,
-// or parked with the reason. With policy.Discard the record has no state, and is not stored.
-// Nothing in a message can make decide fail: undecidable messages are parked. i is the message's
-// index in the batch.
-//
-// delayed is nil unless the message waits in RabbitMQ.
+// decide makes a record of message i of the batch: waiting until its due time or to be forwarded, or parked with the
+// reason. With policy.Discard the record has no state, and is not stored. Undecidable messages are parked. delayed is
+// nil unless the message waits in RabbitMQ.
 func (in *Intake) decide(
 	ctx context.Context, i int, d *wire.Delivery, rules *Rules, now time.Time,
 ) (rec *store.Record, action policy.Action, delayed *delayedMessage) {
@@ -53,8 +48,7 @@ func (in *Intake) decide(
 	}
 
 	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Failures, Replays: rec.Replays,
-		Seed:    seed(rec.ID, rec.Failures),
-		Message: &rec.Message, FirstFailed: rec.FirstFailed, At: now}
+		Seed: seed(rec.ID, rec.Failures), Message: &rec.Message, FirstFailed: rec.FirstFailed, At: now}
 	through := d.Message.Exchange
 	deadLetter := through == wire.ExchangeDeadLetters || o.claim != nil
 	if through == wire.ExchangeFailures || deadLetter && headers.ByConsumer(o.reason) {
@@ -90,8 +84,7 @@ func (in *Intake) decide(
 			delayed = &delayedMessage{rec: rec, way: way, delay: v.Delay}
 		}
 	case policy.Forward:
-		// It is forwarded from the store, so that an exchange that does not exist
-		// never stops the intake.
+		// It is forwarded from the store, so that a missing exchange never stops the intake.
 		rec.Forward = &store.Destination{Exchange: v.Forward.Exchange, RoutingKey: v.Forward.RoutingKey}
 		waitUntil(rec, now)
 	case policy.Park:
@@ -122,8 +115,7 @@ func (k *keeper) failedRecord(o origin, i int, d *wire.Delivery, now time.Time) 
 	return rec
 }
 
-// record makes the record of a message, with the failures that its headers count. own reports whether they have its
-// history.
+// record makes the record of a message, with the failures that its headers count. own: they have its history.
 func (k *keeper) record(i int, d *wire.Delivery, now time.Time) (rec *store.Record, own bool) {
 	known := k.identify(i, d, now)
 	rec = &store.Record{ID: known.id, Fingerprint: known.fingerprint, Failures: known.failures, Replays: known.replays,
@@ -160,8 +152,7 @@ func parkUndecided(d *wire.Delivery, now time.Time, why any) *store.Record {
 	return rec
 }
 
-// waitUntil rounds up, since stores keep microseconds: a message is never retried before it
-// is due.
+// waitUntil rounds up, since stores keep microseconds: a message is never retried before it is due.
 func waitUntil(rec *store.Record, due time.Time) {
 	rec.State = store.Waiting
 	rec.Due = due.Add(time.Microsecond - 1).Truncate(time.Microsecond)
@@ -183,8 +174,7 @@ func headerText(m *wire.Message, header string) string {
 	return printable(s)
 }
 
-// printable returns text for people, of at most maxText bytes: bytes that are not UTF-8
-// become \xNN.
+// printable returns text for people, of at most maxText bytes: bytes that are not UTF-8 become \xNN.
 func printable(s string) string {
 	if len(s) <= maxText && utf8.ValidString(s) {
 		return s
@@ -217,25 +207,21 @@ type origin struct {
 	reason string
 	// proven reports whether RabbitMQ itself wrote queue and reason, or the config consents (see NewFollowedIntake):
 	// then the queue is one of the retryTargets.
-	proven bool
-	// retried reports whether Redrive published it last, or a consumer to the exchange through which it came.
-	retried    bool
+	proven     bool
+	retried    bool   // Redrive published it last, or a consumer to the exchange through which it came
 	exchange   string // as first published
 	routingKey string
 	refusal    string // not empty: no origin can be believed, and why
 
-	// For a message from a followed queue: its claim, a record of it by its framework's format, and the message without
-	// an envelope.
+	// Of a message from a followed queue:
 	claim  *claim
-	fitted *store.Record
-	inner  *wire.Message
+	fitted *store.Record // by its framework's format
+	inner  *wire.Message // without an envelope
 }
 
-// originOf reads the origin from what a publisher cannot forge: the exchange that a message
-// came through, and the head entry of x-death, which the broker writes itself on every version,
-// unless a name stands there twice: RabbitMQ 3.10 writes to the first, and its client reads the
-// last. x-first-death-* and x-last-death-* are never read: on RabbitMQ 3 a publisher can set
-// them.
+// originOf reads the origin from what a publisher cannot forge: the exchange that a message came through, and the head
+// entry of x-death, unless a name stands there twice: RabbitMQ 3.10 writes to the first, and its client reads the last.
+// x-first-death-* and x-last-death-* are never read: on RabbitMQ 3 a publisher can set them.
 func originOf(d *wire.Delivery) origin {
 	switch d.Message.Exchange {
 	case wire.ExchangeDeadLetters:
@@ -251,11 +237,10 @@ func deadLettered(d *wire.Delivery) origin {
 	if d.DuplicateHeader != "" {
 		return origin{refusal: d.DuplicateHeader + ", so the queue it failed in is not proven"}
 	}
-	deaths, _ := d.Message.Headers["x-death"].([]any)
+	deaths, head := deathsOf(&d.Message)
 	if len(deaths) == 0 {
 		return origin{refusal: "its x-death header is missing or malformed, so the queue it failed in is unknown"}
 	}
-	head, _ := deaths[0].(amqp.Table)
 	o := origin{proven: true}
 	o.queue, _ = head["queue"].(string)
 	o.reason, _ = head["reason"].(string)
@@ -266,9 +251,7 @@ func deadLettered(d *wire.Delivery) origin {
 	if o.queue == "" || o.reason == "" {
 		return origin{refusal: "the head entry of its x-death header names no queue or no reason"}
 	}
-	// Of a retried message, whose x-death was removed, RabbitMQ names the retry exchange, or
-	// the exchange where a wait in RabbitMQ ends. The exchange that it was first published to
-	// is in our headers.
+	// Of a retried message RabbitMQ names the retry exchange, or that where a wait ends; our headers have the first.
 	o.retried = o.exchange == wire.RetryExchange(o.queue) || delay.EndsWait(o.exchange)
 	return o.checked()
 }
@@ -277,8 +260,7 @@ func reported(d *wire.Delivery) origin {
 	return origin{queue: d.Message.RoutingKey, reason: wire.ReasonReported}.checked()
 }
 
-// firstPublished reads exchange and routing key from our own headers. They are
-// shown and passed on, and never decide where a message goes.
+// firstPublished reads exchange and routing key from our own headers. They never decide where a message goes.
 func (o *origin) firstPublished(m *wire.Message) {
 	if s, ok := m.Headers[wire.HeaderExchange].(string); ok {
 		o.exchange = s
@@ -304,8 +286,7 @@ func (o origin) checked() origin {
 		o.refusal = fmt.Sprintf("it names a queue of %d bytes, and RabbitMQ's have at most 255", len(o.queue))
 		o.queue = ""
 	case !utf8.ValidString(o.queue):
-		// RabbitMQ takes any bytes as a routing key, but has no queue of such a name, and
-		// ends the connection that asks for one (501).
+		// RabbitMQ ends the connection that asks for such a queue (501).
 		o.refusal = fmt.Sprintf("it names the queue %q, which is not valid UTF-8, so RabbitMQ has no such queue",
 			o.queue)
 		o.queue = ""
