@@ -25,8 +25,7 @@ var (
 	errGone     = errors.New("RabbitMQ could not route a message to the new queue: was it deleted?")
 )
 
-// Mover moves messages from one queue to another as they are, on two connections: an alarm stops RabbitMQ reading from
-// one that publishes, and deliveries must not delay confirms.
+// Mover moves messages from one queue to another as they are. It consumes and publishes on separate connections.
 type Mover struct {
 	source, sink *amqp.Connection
 	in           *consumingConn
@@ -105,9 +104,9 @@ func (m *Mover) DeleteClassic(queue string) error {
 	return err
 }
 
-// DeleteQuorum deletes a quorum queue that is empty and that no one else consumes. RabbitMQ cannot check that for
-// quorum queues (540), so DeleteQuorum does, and consumes the queue meanwhile: it moves messages that arrive between
-// the check and the deletion. moved counts them, whatever the error.
+// DeleteQuorum deletes a quorum queue that is empty and that no one else consumes. RabbitMQ cannot check that (540), so
+// DeleteQuorum does, and consumes and moves what arrives between the check and the deletion. moved counts that,
+// whatever the error.
 func (m *Mover) DeleteQuorum(ctx context.Context, queue, exchange string) (moved int, err error) {
 	ch, err := m.source.Channel()
 	if err != nil {
@@ -156,12 +155,11 @@ type move struct {
 }
 
 // Move consumes queue and publishes each message to exchange, a fanout, with the routing key it had. Each is
-// acknowledged when it is confirmed, so none is lost; if this process ends in between, at most maxOutstanding of them
-// are duplicated. moved receives the size of each batch.
+// acknowledged when it is confirmed: if this process ends in between, at most maxOutstanding of them are duplicated.
+// moved receives the size of each batch.
 //
 // Move returns nil when nothing has arrived for idle, or moved returns false. Then, and when ctx ends, it leaves
-// nothing outstanding: a requeue would count as a failed delivery. For the same reason it begins with one message
-// outstanding.
+// nothing outstanding, and it begins with one message outstanding: a requeue would count as a failed delivery.
 func (m *Mover) Move(
 	ctx context.Context, queue, exchange string, maxOutstanding int, idle time.Duration, moved func(int) (more bool),
 ) error {
@@ -239,7 +237,7 @@ func (m *Mover) moveWindow(ctx context.Context, ch *amqp.Channel, do *move, size
 	}
 }
 
-// fittingWindow returns the size of the next window: larger than this one, as long as bodies like these fit batchBytes.
+// fittingWindow returns the size of the next window: larger, as long as bodies like these fit batchBytes.
 func fittingWindow(batch []amqp.Delivery, size, limit int) int {
 	largest := 1
 	for _, d := range batch {
@@ -295,8 +293,8 @@ const (
 	maxStall = 30 * time.Second
 )
 
-// fill waits for more messages until the window is full or the queue has none left. It asks twice:
-// RabbitMQ may answer the first time before it sends what it has taken from the queue.
+// fill waits for more messages until the window is full or the queue has none left. It asks twice: RabbitMQ may answer
+// before it sends what it has taken from the queue.
 func (w *moveWindow) fill(batch []amqp.Delivery) []amqp.Delivery {
 	arrived := time.Now()
 	for empty := 0; len(batch) < w.size && empty < 2 && time.Since(arrived) < maxStall; {
@@ -316,7 +314,7 @@ func (w *moveWindow) fill(batch []amqp.Delivery) []amqp.Delivery {
 }
 
 // nextBatch returns what has arrived. It waits for a first message until ctx ends or idle is over; once the window is
-// stopping, it waits until the deliveries end.
+// stopping, until the deliveries end.
 func (w *moveWindow) nextBatch(ctx context.Context, idle time.Duration) (batch []amqp.Delivery, ended bool) {
 	done, late := ctx.Done(), time.After(idle)
 	if w.stopping {
@@ -347,8 +345,7 @@ func (w *moveWindow) nextBatch(ctx context.Context, idle time.Duration) (batch [
 	return batch, false
 }
 
-// send publishes a batch in order, and returns when all of it is confirmed and none of it was
-// returned.
+// send publishes a batch in order, and returns when all of it is confirmed and nothing was returned.
 func (m *Mover) send(ctx context.Context, exchange string, batch []amqp.Delivery) error {
 	pending := make([]*amqp.DeferredConfirmation, len(batch))
 	messages := make([]*wire.Message, len(batch))
@@ -399,8 +396,8 @@ func (m *Mover) send(ctx context.Context, exchange string, batch []amqp.Delivery
 	return nil
 }
 
-// republishable returns the message of a delivery without RabbitMQ's delivery counts, which would look like those of
-// the new queue, and without another user's user-id, which RabbitMQ would refuse.
+// republishable returns the message of a delivery without RabbitMQ's delivery counts, and without another user's
+// user-id, which RabbitMQ would refuse.
 func (m *Mover) republishable(d *amqp.Delivery) (*wire.Message, error) {
 	if why := m.in.repairedHeaders(d.ConsumerTag, d.DeliveryTag).cannotRepublish; why != "" {
 		return nil, fmt.Errorf("%w: %s", wire.ErrUnacceptable, why)

@@ -55,9 +55,8 @@ func (p *Probe) Queue(name string) (consumers, ready int, err error) {
 	return q.Consumers, q.Messages, err
 }
 
-// IntakeQueue checks that the exchange redrive and the queue redrive.intake exist as the service declares them. Errors
-// are wire.ErrUnroutable or ErrQueueGone, ErrDiffers, ErrForbidden. RabbitMQ shows its clients no settings, but refuses
-// a declaration that differs; an equal one changes nothing.
+// IntakeQueue checks that the exchange redrive and the queue redrive.intake exist as the service declares them:
+// RabbitMQ refuses a declaration that differs. Errors are wire.ErrUnroutable or ErrQueueGone, ErrDiffers, ErrForbidden.
 func (p *Probe) IntakeQueue() (exchange, queue error) {
 	if exchange = p.Exchange(wire.ExchangeDeadLetters); exchange == nil {
 		top := delay.Topology{Exchanges: []delay.Exchange{deadLetterExchange}}
@@ -71,14 +70,10 @@ func (p *Probe) IntakeQueue() (exchange, queue error) {
 	return exchange, queue
 }
 
-// DeclareAll declares what consumers of redrive.intake and redrive.parked need, as the service
-// does when it starts.
+// DeclareAll declares what consumers of redrive.intake and redrive.parked need, as the service does when it starts.
 func (p *Probe) DeclareAll() error {
-	var all []error
-	for _, t := range []delay.Topology{intakeTopology(), delay.Parked()} {
-		all = append(all, declareOn(channelsOf(p.conn), t))
-	}
-	return errors.Join(all...)
+	on := channelsOf(p.conn)
+	return errors.Join(declareOn(on, intakeTopology()), declareOn(on, delay.Parked()))
 }
 
 // BindRetryExchange declares the retry exchange of a queue and binds the queue to it.
@@ -94,10 +89,8 @@ const consumersTimeout = 10 * time.Second
 var errRefused = errors.New("RabbitMQ refuses to count the consumers")
 
 // Consumers passes the consumers and ready messages of each queue to visit, or -1 and 0 if RabbitMQ does not tell: the
-// queue is gone, exclusive to another connection, crashed, or without a leader. It declares queues passively, on a
-// channel of its own, which RabbitMQ closes over such a queue. That needs no permission on 3.10, and any permission for
-// the queue on 4.3, such as the write permission that BindRetryExchange needs. [measured on 3.10.8 and 4.3.6] It is
-// safe for concurrent use.
+// queue is gone, exclusive to another connection, crashed, or without a leader. It needs no permission on 3.10, and any
+// permission for the queue on 4.3. [measured on 3.10.8 and 4.3.6] It is safe for concurrent use.
 func (p *Publisher) Consumers(
 	ctx context.Context, queues []string, visit func(queue string, consumers, ready int),
 ) error {

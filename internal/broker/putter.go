@@ -33,11 +33,10 @@ func NewPutter(ctx context.Context, c Config, queue string, room int) (*Putter, 
 // putWait bounds how long Put waits for confirms.
 const putWait = time.Minute
 
-// Put publishes messages one after the other, persistent, and returns RabbitMQ's answer to each: nil when
-// it is confirmed and in the queue, else wire.ErrQueueGone, ErrNacked, ErrForbidden, ErrUnacceptable or
-// ErrNoAnswer, wrapped. After an error other than ErrUnacceptable it publishes no more of them. It leaves out
-// the user-id of another user, which RabbitMQ refuses; CC and BCC, which would copy the message to other
-// queues; and RabbitMQ's counts of deliveries. A large message is published when all before it are confirmed.
+// Put publishes messages in order, persistent, and returns RabbitMQ's answer to each: nil when it is confirmed and in
+// the queue, else wire.ErrQueueGone, ErrNacked, ErrForbidden, ErrUnacceptable or ErrNoAnswer, wrapped. After an error
+// other than ErrUnacceptable it publishes no more. See puttable for what it leaves out. A large message is published
+// when all before it are confirmed.
 func (p *Putter) Put(ctx context.Context, all []wire.Message) []error {
 	errs := make([]error, len(all))
 	for from := 0; from < len(all); {
@@ -129,7 +128,8 @@ func (p *Putter) endSession() {
 	p.session = nil
 }
 
-// puttable returns a message without what RabbitMQ would refuse or act upon.
+// puttable returns a message without another user's user-id, which RabbitMQ refuses, CC and BCC, which would copy it to
+// other queues, and RabbitMQ's counts of deliveries.
 func (p *Putter) puttable(m *wire.Message) *wire.Message {
 	put := *m
 	if put.UserID != p.user {

@@ -110,8 +110,8 @@ func (s *Subscriber) current(ctx context.Context) (now *sharedConn, consumer str
 }
 
 // Consume calls use with one subscription after the other, until ctx ends. use returns when it has acknowledged its
-// messages, or can no longer; RabbitMQ requeues the others. Consume returns an error only if it has not consumed yet,
-// and only one that a person must correct. It is safe for concurrent use.
+// messages, or can no longer; RabbitMQ requeues the others. Consume returns only an error that a person must correct,
+// before it has consumed. It is safe for concurrent use.
 func (s *Subscriber) Consume(ctx context.Context, q ConsumeOptions, use func(Subscription)) error {
 	said := ""
 	for worked, wait := false, minReconnectWait; ; wait = min(2*wait, maxReconnectWait) {
@@ -194,8 +194,8 @@ func (c *consumerChannel) awaitAcks(queue string) {
 	}, nil)
 }
 
-// begin opens a channel and consumes on it. It abandons the attempt when ctx ends: RabbitMQ 4.3 takes a minute to
-// answer that the node of a classic queue is down.
+// begin opens a channel and consumes on it, until ctx ends: RabbitMQ 4.3 takes a minute to answer that the node of a
+// classic queue is down.
 func (s *Subscriber) begin(
 	ctx context.Context, conn *amqp.Connection, consumer string, q *ConsumeOptions,
 ) (*consumerChannel, error) {
@@ -266,11 +266,9 @@ func (c *consumerChannel) ending(q *ConsumeOptions) error {
 // errCancelled: RabbitMQ has cancelled the consumer, without a reason.
 var errCancelled = errors.New("RabbitMQ cancelled the consumer")
 
-// leave closes the channel, so that RabbitMQ requeues unacknowledged messages: cleanly when ctx has ended. It waits no
+// leave closes the channel, so that RabbitMQ requeues unacknowledged messages: cleanly when ctx has ended. It also does
+// when RabbitMQ cancelled the consumer, which would receive messages again after a late acknowledgement. It waits no
 // longer than closeLimit, since the connection serves other queues; an abandoned close ends with the connection.
-//
-// A late acknowledgement on a channel whose consumer RabbitMQ cancelled makes the dead consumer
-// receive messages again, so the channel is closed then too.
 func (s *Subscriber) leave(ctx context.Context, now *sharedConn, c *consumerChannel, consumer, queue string) {
 	var drained sync.WaitGroup
 	drained.Go(func() { drain(c.deliveries) })
@@ -313,10 +311,9 @@ func wasCancelled(conn *amqp.Connection, q *ConsumeOptions) error {
 		"node, or %w", q.Queue, timedOut(q))
 }
 
-// requeueUnacknowledged ends the consumer cleanly. A quorum queue's channel may still hold back many acknowledgements,
-// which closing it would undo. Asking about the queue gives RabbitMQ time to write them, so it asks first and cancels
-// then. [seen on 3.10.8 and 4.3.6] Messages that a closing channel leaves count as failed deliveries; nacked ones do
-// not. [measured on 4.3.6]
+// requeueUnacknowledged ends the consumer cleanly. It first asks about the queue, which gives RabbitMQ time to write
+// the acknowledgements that a quorum queue's channel may hold back, and closing it would undo. [seen on 3.10.8 and
+// 4.3.6] Messages that a closing channel leaves count as failed deliveries; nacked ones do not. [measured on 4.3.6]
 func requeueUnacknowledged(ch *amqp.Channel, consumer, queue string, drained *sync.WaitGroup) {
 	_, _ = queueState(ch, queue)
 	if ch.Cancel(consumer, false) != nil {

@@ -37,9 +37,8 @@ func NewTaker(ctx context.Context, c Config, queue string) (*Taker, error) {
 // maxTaken is how many messages a Taker has unacknowledged at most.
 const maxTaken = 1024
 
-// Take returns up to n messages, fewer when they are large, and none when none is ready. Done
-// acknowledges them; call it before the next Take. After an error, close the Taker: RabbitMQ then
-// requeues what is unacknowledged.
+// Take returns up to n messages, fewer when they are large, and none when none is ready. Done acknowledges them; call
+// it before the next Take. After an error, close the Taker, so that RabbitMQ requeues them.
 func (t *Taker) Take(ctx context.Context, n int) (batch []wire.Delivery, err error) {
 	defer context.AfterFunc(ctx, func() { _ = t.in.Close() })() // RabbitMQ may not answer
 	ch, err := t.conn.Channel()
@@ -158,8 +157,7 @@ func (t *Taker) Sample(ctx context.Context, n int) (batch []wire.Delivery, err e
 // Version returns RabbitMQ's version.
 func (t *Taker) Version() string { return versionOf(t.conn) }
 
-// collect receives messages until it has n, or batchBytes of bodies, or the queue is empty. It asks twice whether the
-// queue is empty: RabbitMQ may report that before it sends the last messages.
+// collect receives messages until it has n, or batchBytes of bodies, or the queue is empty: it asks twice, see fill.
 func (t *Taker) collect(
 	ctx context.Context, ch *amqp.Channel, deliveries <-chan amqp.Delivery, n int,
 ) (all []amqp.Delivery, err error) {
@@ -187,8 +185,7 @@ func (t *Taker) collect(
 				return all, nil
 			case time.Since(arrived) > maxStall:
 				return nil, fmt.Errorf("queue %q has %d messages and delivers none: it has no leader, or a single "+
-					"active consumer",
-					t.queue, q.Messages)
+					"active consumer", t.queue, q.Messages)
 			}
 		}
 	}
