@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -76,53 +77,26 @@ func (t *retryTargets) bind(ctx context.Context, queue string) error {
 }
 
 // awayQueues remembers since when queues do not exist.
-type awayQueues struct {
-	mu     sync.Mutex
-	queues map[string]awayQueue
-}
+type awayQueues struct{ queueMap[awayQueue] }
 
 type awayQueue struct{ since, seen time.Time }
 
 // waits notes that a queue does not exist, and reports whether messages still wait for it. It ignores a note older than
 // noQueue: the queue may have existed since.
 func (a *awayQueues) waits(queue string, noQueue time.Duration, now time.Time) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.queues == nil || len(a.queues) >= maxTargets {
-		a.queues = map[string]awayQueue{}
-	}
-	q, noted := a.queues[queue]
-	if !noted || now.Sub(q.seen) > max(noQueue, 2*maxBackoff) {
-		q.since = now
-	}
-	q.seen = now
-	a.queues[queue] = q
+	q := a.change(queue, func(q awayQueue) awayQueue {
+		if now.Sub(q.seen) > max(noQueue, 2*maxBackoff) {
+			q.since = now
+		}
+		return awayQueue{q.since, now}
+	})
 	return now.Sub(q.since) < noQueue
 }
 
-func (a *awayQueues) remove(queue string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.queues, queue)
-}
-
 // queueSet remembers queues.
-type queueSet struct {
-	mu     sync.Mutex
-	queues map[string]bool
-}
+type queueSet struct{ queueMap[bool] }
 
-// maxTargets bounds a queueSet: queues with generated names may come and go. A forgotten one is looked up again.
-const maxTargets = 10_000
-
-func (s *queueSet) add(queue string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.queues == nil || !s.queues[queue] && len(s.queues) >= maxTargets {
-		s.queues = map[string]bool{}
-	}
-	s.queues[queue] = true
-}
+func (s *queueSet) add(queue string) { s.change(queue, func(bool) bool { return true }) }
 
 func (s *queueSet) has(queue string) bool {
 	s.mu.Lock()
@@ -130,10 +104,30 @@ func (s *queueSet) has(queue string) bool {
 	return s.queues[queue]
 }
 
-func (s *queueSet) remove(queue string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.queues, queue)
+// queueMap remembers something of each queue. It is safe for concurrent use.
+type queueMap[V any] struct {
+	mu     sync.Mutex
+	queues map[string]V
+}
+
+// maxTargets bounds a queueMap: queues with generated names may come and go. A forgotten one is looked up again.
+const maxTargets = 10_000
+
+func (m *queueMap[V]) change(queue string, change func(V) V) V {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	was, known := m.queues[queue]
+	if m.queues == nil || !known && len(m.queues) >= maxTargets {
+		m.queues = map[string]V{}
+	}
+	m.queues[queue] = change(was)
+	return m.queues[queue]
+}
+
+func (m *queueMap[V]) remove(queue string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.queues, queue)
 }
 
 // Three methods report from memory whether messages can be retried to a queue:
@@ -398,7 +392,9 @@ func (l *exchangeLookup) exists(queue string, since time.Time) (yes bool, asOf t
 		if full {
 			return false, time.Time{}, ErrLookupPending
 		}
-		l.forgetAnswers()
+		if len(l.answers) >= maxAnswers {
+			maps.DeleteFunc(l.answers, func(_ string, a *lookupAnswer) bool { return !a.pending })
+		}
 		a = &lookupAnswer{}
 		l.answers[queue] = a
 	}
@@ -426,18 +422,6 @@ func (l *exchangeLookup) cached(queue string, since time.Time) (yes, known bool)
 		return false, false
 	}
 	return a.exists, true
-}
-
-// forgetAnswers forgets all answers when there are too many, except pending ones. The caller holds mu.
-func (l *exchangeLookup) forgetAnswers() {
-	if len(l.answers) < maxAnswers {
-		return
-	}
-	for queue, a := range l.answers {
-		if !a.pending {
-			delete(l.answers, queue)
-		}
-	}
 }
 
 func (l *exchangeLookup) forget(queue string) {

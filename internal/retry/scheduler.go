@@ -76,10 +76,9 @@ type Scheduler struct {
 	log      *slog.Logger
 	report   func(lane store.Lane, err error)
 
-	claimed  claimed
-	woken    Wakeup
-	troubles storeTroubles
-	served   map[store.Lane]bool // in this round; one that the limits of claimed cut short continues with the others
+	claimed claimed
+	woken   Wakeup
+	served  map[store.Lane]bool // in this round; one that the limits of claimed cut short continues with the others
 
 	// pausing is held while pauses change, also while they are read from the store. Separate from mu, so that reading a
 	// pause never waits for the store.
@@ -87,6 +86,8 @@ type Scheduler struct {
 	mu       sync.Mutex
 	backoffs map[store.Lane]backoff // of unreachable lanes
 	paused   map[string]bool        // queues whose retries a person has paused
+
+	failingSince map[string]time.Time // operations of the store
 }
 
 // sentBatch is a batch that was published, and whose claims are not finished yet.
@@ -108,9 +109,9 @@ func NewScheduler(
 	throttle.SetCatchUp(catchUp)
 	return &Scheduler{store: s, sender: sender, throttle: throttle, events: events, log: log, report: report,
 		backoffs: map[store.Lane]backoff{}, paused: map[string]bool{}, served: map[store.Lane]bool{}, woken: wake,
-		pausing:  semaphore.NewWeighted(1),
-		claimed:  claimed{perDestination: map[store.Lane]*laneWindow{}},
-		troubles: storeTroubles{since: map[string]time.Time{}}}
+		pausing:      semaphore.NewWeighted(1),
+		claimed:      claimed{perDestination: map[store.Lane]*laneWindow{}},
+		failingSince: map[string]time.Time{}}
 }
 
 // Run publishes messages as they come due until ctx ends. Then it waits for the answers to
@@ -498,11 +499,9 @@ func (c *claimed) forgetIdle(now time.Time) {
 		return
 	}
 	c.idleForgotten = now
-	for l, w := range c.perDestination {
-		if w.messages == 0 && now.Sub(w.used) >= windowKept {
-			delete(c.perDestination, l)
-		}
-	}
+	maps.DeleteFunc(c.perDestination, func(_ store.Lane, w *laneWindow) bool {
+		return w.messages == 0 && now.Sub(w.used) >= windowKept
+	})
 }
 
 // minBackoff and maxBackoff bound the backoff of an unreachable lane.
@@ -667,30 +666,23 @@ const (
 	readingPauses   = "reading which queues are paused"
 )
 
-// storeTroubles remembers since when operations of the store fail: the log has a line when that begins, and one when it
-// ends.
-type storeTroubles struct {
-	mu    sync.Mutex
-	since map[string]time.Time
-}
-
 // storeFailed logs, once, that an operation of the store fails.
 func (s *Scheduler) storeFailed(ctx context.Context, operation string, err error) {
-	s.troubles.mu.Lock()
-	defer s.troubles.mu.Unlock()
-	if _, known := s.troubles.since[operation]; known || ctx.Err() != nil {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, known := s.failingSince[operation]; known || ctx.Err() != nil {
 		return
 	}
-	s.troubles.since[operation] = time.Now()
+	s.failingSince[operation] = time.Now()
 	s.log.Error("store: "+operation+" fails; trying again until it works", "error", err)
 }
 
 // storeWorks logs, once, that a failing operation works again.
 func (s *Scheduler) storeWorks(operation string) {
-	s.troubles.mu.Lock()
-	defer s.troubles.mu.Unlock()
-	if since, known := s.troubles.since[operation]; known {
-		delete(s.troubles.since, operation)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if since, known := s.failingSince[operation]; known {
+		delete(s.failingSince, operation)
 		s.log.Info("store: "+operation+" works again", "after", time.Since(since).Round(time.Millisecond))
 	}
 }
