@@ -1,11 +1,9 @@
-// Package connect has what a connection to RabbitMQ or Redis begins with: the URLs of one node or several,
-// TLS files and logins.
-//
-// Wherever a URL of RabbitMQ is accepted, so are those of several nodes of one cluster in one text,
-// separated by commas.
+// Package connect has what a connection to RabbitMQ or Redis begins with: URLs, TLS files and logins. Wherever a URL of
+// RabbitMQ is accepted, so are those of several nodes of one cluster, separated by commas.
 package connect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -18,8 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/hint"
 )
 
-// urlStart matches the start of a URL. A comma before anything else belongs to the URL before it,
-// perhaps to its password.
+// urlStart matches the start of a URL. A comma before anything else belongs to the URL before, such as its password.
 var urlStart = regexp.MustCompile(`^\s*[A-Za-z][A-Za-z0-9+.-]*://`)
 
 // SplitURLs returns the URLs of a text, at least one.
@@ -37,15 +34,13 @@ func SplitURLs(text string) (urls []string) {
 	return urls
 }
 
-// JoinURLs is the reverse of SplitURLsURLs.
+// JoinURLs is the reverse of SplitURLs.
 func JoinURLs(urls []string) string { return strings.Join(urls, ",") }
 
-// ErrURL: the text is not a URL. No error of this package quotes it, since it may contain a
-// password.
+// ErrURL: the text is not a URL. No error of this package quotes it, since it may contain a password.
 var ErrURL = errors.New("is not a URL")
 
-// ErrPassword: a character of the password ends it early, and the rest of it would be
-// taken for a host, virtual host or fragment, which are logged.
+// ErrPassword: a character of the password ends it early, and the rest would be taken for a part that is logged.
 var ErrPassword = errors.New("has an @ or # after the host: in a password write %40 for @, %23 for #, %2F for / and " +
 	"%3F for ?")
 
@@ -70,9 +65,8 @@ func EachURL(text string, change func(*url.URL)) (string, error) {
 	return JoinURLs(urls), nil
 }
 
-// CheckURLs returns an error for a text that cannot be used: with a URL that is malformed or has
-// another scheme, or with several that cannot be nodes of one cluster, since they name different
-// virtual hosts, users or passwords.
+// CheckURLs returns an error for a text with a URL that is malformed or has another scheme, or with several that name
+// different virtual hosts, users or passwords.
 func CheckURLs(text string, schemes ...string) error {
 	var first *url.URL
 	for i, s := range SplitURLs(text) {
@@ -87,12 +81,11 @@ func CheckURLs(text string, schemes ...string) error {
 		case strings.Contains(u.Host, ","):
 			err = fmt.Errorf("has several hosts in one URL: expected a whole URL for each, "+
 				"%s://user:password@host1:port/,%s://user:password@host2:port/", u.Scheme, u.Scheme)
-		case checkParameters(u) != nil:
-			err = checkParameters(u)
 		case i == 0:
 			first = u
+			err = checkParameters(u)
 		default:
-			err = sameCluster(first, u)
+			err = cmp.Or(checkParameters(u), sameCluster(first, u))
 		}
 		if err != nil {
 			return err
@@ -166,8 +159,7 @@ func Redact(text string) string {
 	return strings.Join(urls, ", ")
 }
 
-// PathPart escapes a text as one segment of a URL's path. The result has no slash, and is not a .
-// or .. that would be cleaned away.
+// PathPart escapes a text as one segment of a URL's path: no slash, and no . or .. that would be cleaned away.
 func PathPart(text string) string {
 	if text == "." || text == ".." {
 		return strings.ReplaceAll(text, ".", "%2E")
@@ -186,13 +178,12 @@ var (
 	tlsParameters = []string{"cacertfile", "certfile", "keyfile", "server_name_indication"}
 	// known are all that are accepted.
 	known = append(slices.Clone(tlsParameters), "auth_mechanism", "heartbeat", "connection_timeout", "verify")
-	// printable matches names that an error may quote: they cannot be a part of a password that a ?
-	// has cut off.
+	// printable matches names that an error may quote: no part of a password that a ? has cut off.
 	printable = regexp.MustCompile(`^[a-z][a-z_]{0,30}$`)
 )
 
-// checkParameters returns an error for the parameters of an AMQP URL. Unknown ones are refused:
-// after a mistake in a name the default would apply, and no one would notice.
+// checkParameters returns an error for the parameters of an AMQP URL. It refuses unknown ones: after a mistake in a
+// name the default would apply, and no one would notice.
 func checkParameters(u *url.URL) error {
 	if !strings.HasPrefix(u.Scheme, "amqp") {
 		return nil
@@ -237,7 +228,7 @@ func Secure(text string) bool {
 	return true
 }
 
-func between(text string, most int) bool {
+func between(text string, limit int) bool {
 	n, err := strconv.Atoi(text)
-	return err == nil && n >= 1 && n <= most
+	return err == nil && n >= 1 && n <= limit
 }

@@ -53,7 +53,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-func TestAPolicyThatAWayCannotKeepIsRefused(t *testing.T) {
+func TestURLsThatCannotBeUsedAreRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"amqp://u:s3cret@h1/v,amqps://u:s3cret@h2:5671/v": "",
 		"amqp://h1,amqp://h2/,amqp://h3/%2F":              "",
@@ -75,14 +75,9 @@ func TestAPolicyThatAWayCannotKeepIsRefused(t *testing.T) {
 		"amqp://u:s3%40cr%23et@h1/a%40b":   "",
 	} {
 		err := CheckURLs(text, "amqp", "amqps")
-		if got := ""; want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			if err != nil {
-				got = err.Error()
-			}
-			t.Errorf("%q: %q, want %q", text, got, want)
-		}
-		if err != nil && strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("the error shows a password: %v", err)
+		if said := fmt.Sprint(err); (err == nil) != (want == "") || err != nil && !strings.Contains(said, want) ||
+			strings.Contains(said, "s3cret") {
+			t.Errorf("%q: %v, want %q, and no password", text, err, want)
 		}
 	}
 	expect.Err(t, CheckURLs("http://u:p@h1:15672/a,http://u:p@h2:15672/b", "http"), nil,
@@ -103,7 +98,7 @@ func TestWhatAllHave(t *testing.T) {
 	expect.Equal(t, Redact(text), "amqp://svc:xxxxx@h1/shop, amqp://svc:xxxxx@h2/shop", "redacted")
 }
 
-// What amqp091-go's parameters ask for is kept, or refused with what is meant.
+// What amqp091-go's parameters ask for is kept, or refused.
 func TestParameters(t *testing.T) {
 	for _, good := range []string{
 		"amqps://h/?cacertfile=/ca.pem&certfile=/c.pem&keyfile=/k.pem&server_name_indication=rabbit&auth_mechanism=external&verify=verify_peer",

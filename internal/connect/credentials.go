@@ -1,6 +1,7 @@
 package connect
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -17,8 +18,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Client has the credentials of a client that are in files. They are read for each new connection, so a
-// renewed certificate or password needs no restart.
+// Client has the credentials of a client that are in files, which are read for each new connection.
 type Client struct {
 	TLS   TLS
 	Login Login
@@ -33,10 +33,7 @@ type TLS struct {
 
 // Config reads the files, for a connection to host. The server's certificate is always verified.
 func (t TLS) Config(host string) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
-	if t.ServerName != "" {
-		c.ServerName = t.ServerName
-	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: cmp.Or(t.ServerName, host)}
 	if t.CA != "" {
 		pem, err := os.ReadFile(t.CA)
 		if err != nil {
@@ -62,22 +59,18 @@ func (t TLS) Config(host string) (*tls.Config, error) {
 	return c, nil
 }
 
-// Login names the files with credentials: PasswordFile has User's password alone, URLFile a URL with both.
-// Without a file they never change.
+// Login names the files with credentials. Without a file they never change.
 type Login struct {
-	User         string // whose password PasswordFile holds
-	PasswordFile string
-	URLFile      string // has the user too
+	User         string
+	PasswordFile string // holds User's password
+	URLFile      string // holds a URL with user and password
 }
 
-// Current returns the user and password that the file has now. Without a file, or where it cannot
-// be read (some delete a secret once it has been read), it returns before.
+// Current returns the user and password that the file has now, or before without a file that can be read: some delete
+// a secret once it has been read.
 func (l Login) Current(before *url.Userinfo) *url.Userinfo {
 	read := func(file string) string {
-		if file == "" {
-			return ""
-		}
-		data, _ := os.ReadFile(file)
+		data, _ := os.ReadFile(file) // none: ""
 		return strings.TrimSpace(string(data))
 	}
 	if password := read(l.PasswordFile); password != "" {
@@ -90,8 +83,8 @@ func (l Login) Current(before *url.Userinfo) *url.Userinfo {
 	return before
 }
 
-// ExplainTLS turns an error of TLS into one that says what is wrong with a certificate, with the
-// remedy. Other errors are returned as they are.
+// ExplainTLS turns an error of TLS into one that says what is wrong with a certificate, with the remedy. It returns
+// other errors as they are.
 func ExplainTLS(err error) error {
 	var name x509.HostnameError
 	var unknown x509.UnknownAuthorityError
