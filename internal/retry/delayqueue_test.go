@@ -416,14 +416,25 @@ func TestWhenAWayWorksAgain(t *testing.T) {
 	})
 }
 
-// A message that RabbitMQ cannot accept, or whose queue is gone, is not its way's fault.
+// That RabbitMQ cannot accept a message, that its queue is gone, or that RabbitMQ cannot be asked about it, is not its
+// way's fault.
 func TestAWayIsNotToBlameForAMessage(t *testing.T) {
-	for _, answer := range []error{wire.ErrUnacceptable, wire.ErrQueueGone} {
-		b, s := &faultyBroker{answer: answer}, memstore.New()
-		f := newHeldFlow(t, s, b, nil, 0)
-		must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
-		if len(kept(t, s)) != 1 || len(f.reports) != 0 {
-			t.Errorf("%v: %d are stored, reported %v", answer, len(kept(t, s)), f.reports)
+	down := &consent{err: errors.New("the management API is down")}
+	for name, c := range map[string]struct {
+		answer error
+		of     wire.Delivery
+		sent   int
+	}{
+		"unacceptable": {wire.ErrUnacceptable, deadLetter("q", "x"), 1},
+		"queue gone":   {wire.ErrQueueGone, deadLetter("q", "x"), 1},
+		"unknown":      {nil, reportOf("reported"), 0},
+	} {
+		b, s := &faultyBroker{answer: c.answer}, memstore.New()
+		f := newHeldFlow(t, s, b, down, 0)
+		must(t, f.Handle(t.Context(), []wire.Delivery{c.of}))
+		all := kept(t, s)
+		if len(all) != 1 || all[0].Record.State != store.Waiting || len(b.sent) != c.sent || len(f.reports) != 0 {
+			t.Errorf("%s: kept %d, sent %d, reports %v", name, len(all), len(b.sent), f.reports)
 		}
 		f.hold.Wait()
 	}

@@ -705,14 +705,3 @@ func TestAReportIsParkedOnlyByAnAnswerNewerThanItself(t *testing.T) {
 		}
 	})
 }
-
-// That RabbitMQ cannot be asked about a queue is no fault of the way its messages wait.
-func TestUnknownConsentIsNoFaultOfAWay(t *testing.T) {
-	b, s := &faultyBroker{}, memstore.New()
-	f := newHeldFlow(t, s, b, &consent{err: errors.New("the management API is down")}, 0)
-	report := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "reported", Headers: amqp.Table{}}}
-	must(t, f.Handle(context.Background(), []wire.Delivery{report}))
-	if all := kept(t, s); len(all) != 1 || all[0].Record.State != store.Waiting || len(b.sent) != 0 || len(f.reports) != 0 {
-		t.Errorf("kept %d, sent %d, reports %v", len(all), len(b.sent), f.reports)
-	}
-}
