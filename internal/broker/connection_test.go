@@ -74,8 +74,7 @@ func TestALostConnectionContinuesAtAnotherBroker(t *testing.T) {
 	})
 }
 
-// All addresses are away, for several rounds of tries; then only the one that was used
-// last is back.
+// When all addresses were away, for several rounds of tries, the last used one alone is enough.
 func TestAllBrokersGoneAndTheLastUsedOneComesBack(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		var proxies []*brokertest.Proxy
@@ -124,8 +123,7 @@ func TestConnectionsSpreadOverBrokers(t *testing.T) {
 	})
 }
 
-// The error when no broker can be reached has the same text each time, so that it is logged once, and still shows what
-// a person must correct.
+// The error when no broker can be reached has the same text each time, to be logged once, and shows what to correct.
 func TestNoBrokerCanBeReached(t *testing.T) {
 	text := ""
 	for range 10 {
@@ -143,8 +141,7 @@ func TestNoBrokerCanBeReached(t *testing.T) {
 	})
 }
 
-// A person must repair a virtual host that does not exist, or in which the user has no rights; too many connections
-// pass by themselves.
+// A virtual host that is missing, or in which the user has no rights, needs a person; too many connections do not.
 func TestAMissingVirtualHostNeedsAPerson(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		user := "stranger-" + v.Name[len(v.Name)-8:]
@@ -203,8 +200,7 @@ func TestAConnectionCutWhileSigningInIsNoWrongPassword(t *testing.T) {
 	})
 }
 
-// Frames are read and written above TLS: what consumes works by amqps, and so does what
-// publishes, with a message that fills many TLS records.
+// Frames are read and written above TLS, also those that fill many TLS records.
 func TestAMQPSWorks(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		secure := v.SecureURL("guest", "guest", nil)
@@ -252,8 +248,7 @@ func TestAMQPSWorks(t *testing.T) {
 	})
 }
 
-// A peer with a wrong name, of an unknown authority, with an expired certificate or without TLS is refused before
-// anything is sent to it; each error says what to do.
+// A peer that is not proven is sent nothing, and each error says what to do.
 func TestPeersOfAMQPSAreVerified(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		ca := v.CA(t)
@@ -316,8 +311,7 @@ func refusedWith(t *testing.T, what string, c broker.Config, says ...string) {
 	}
 }
 
-// By SASL EXTERNAL a client is the user that its certificate names. A certificate that
-// changed on disk is used at the next connection, and so is an authority, and a password.
+// Certificate and authority that changed on disk are used at the next connection, by SASL EXTERNAL.
 func TestCredentialsThatChangedOnDiskAreUsedAtTheNextConnection(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		ca, dir := v.CA(t), t.TempDir()

@@ -206,8 +206,7 @@ func TestWhatConsumerTimeoutTakesBackIsStoredOnce(t *testing.T) {
 	})
 }
 
-// The end of a connection counts as a failed delivery of its unacknowledged messages. With the first window that is one
-// message, so the others stay far from the limit.
+// The end of a connection counts as a failed delivery, with the first window of one message.
 func TestConnectionsThatEndDoNotUseUpTheDeliveryLimit(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		proxy := brokertest.NewProxy(t, v)

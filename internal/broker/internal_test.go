@@ -41,8 +41,7 @@ func buffered(c *consumingConn) int {
 	return c.bodies.buffered
 }
 
-// readToLimit reads from endless bodies until the byte limit is reached, and passes what
-// Read then says.
+// readToLimit reads endless bodies until the byte limit is reached, and passes what Read then says.
 func readToLimit(t *testing.T) (c *consumingConn, reads <-chan error) {
 	near, far := net.Pipe()
 	sent, read := make(chan struct{}), make(chan struct{})
@@ -154,8 +153,7 @@ func TestEachDeliveryIsInOneBatch(t *testing.T) {
 	}
 }
 
-// gatherAt has the other end of a pipe. Each Read of it, with room enough, gets
-// what one write wrote, and until then that write is under way.
+// gatherAt returns the other end of a pipe, where each Read gets what one write wrote; until then the write hangs.
 func gatherAt(t *testing.T) (g *coalescingConn, far net.Conn) {
 	near, far := net.Pipe()
 	t.Cleanup(func() { far.Close() })
@@ -199,8 +197,7 @@ func TestWritesDuringAWriteAreWrittenAsOne(t *testing.T) {
 	})
 }
 
-// Nothing is lost, torn or out of order, whoever writes, and the caller may use
-// its bytes again at once.
+// Nothing is lost, torn or out of order, and the caller may use its bytes again at once.
 func TestWritersKeepTheirOrder(t *testing.T) {
 	const writers, each, size = 4, 5000, 64
 	g, far := gatherAt(t)
@@ -230,8 +227,7 @@ func TestWritersKeepTheirOrder(t *testing.T) {
 	must(t, g.Close())
 }
 
-// full fills what may coalesce while the other end does not read, and starts one
-// write more, which waits.
+// full fills the buffer while the other end does not read, and starts one more write, which waits.
 func full(t *testing.T, g *coalescingConn) (waiting <-chan error) {
 	write(t, g, "under way")
 	synctest.Wait()
@@ -418,8 +414,7 @@ func TestADeathHeaderThatStandsTwiceProvesNothing(t *testing.T) {
 	}
 }
 
-// Whatever the order and however many there are, a second x-death or a second field of
-// one name in an entry is found, and nothing else is taken for one.
+// A second x-death, or a second field of one name in an entry, is found wherever it is, and nothing else.
 func TestEveryDoubledNameIsFound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		duplicateHeader, headers := false, 0
@@ -451,8 +446,7 @@ func TestEveryDoubledNameIsFound(t *testing.T) {
 	})
 }
 
-// Every property of a delivery is read, and sent again as it was; persistent, whatever it
-// was.
+// Every property of a delivery is read, and sent again as it was, but persistent.
 func TestEveryPropertyIsReadAndSentAgain(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	d := amqp.Delivery{Exchange: "e", RoutingKey: "k", Redelivered: true, ContentType: "ct", ContentEncoding: "ce", DeliveryMode: amqp.Transient, Priority: 7,
@@ -477,8 +471,7 @@ func TestTheSizeOfAHeaderIsOfAllProperties(t *testing.T) {
 	}
 }
 
-// A right that is really missing is refused by every connection; a token that expires, by each
-// one late.
+// Every connection is refused what is not allowed, and late what a token allowed until it expired.
 func TestARefusalThatRepeatsEndsAConnectionNowAndThen(t *testing.T) {
 	for _, c := range []struct {
 		refusedFrom time.Duration // the age of a connection
@@ -546,8 +539,7 @@ func TestALostConnectionIsNothingThatRabbitMQSays(t *testing.T) {
 	}
 }
 
-// In TLS 1.3 RabbitMQ refuses a client certificate after the handshake. The error says so
-// also where the client library has only noticed that its connection is closed.
+// In TLS 1.3 RabbitMQ refuses a client certificate after the handshake, and the client may see only the end.
 func TestAConnectionClosedJustAfterTheTLSHandshakeNamesTheCertificate(t *testing.T) {
 	for _, end := range []error{io.EOF, amqp.ErrClosed, errors.New("read: connection reset by peer")} {
 		if err := explain(explainTLSEnd(end, false)); !strings.Contains(err.Error(), "RabbitMQ refuses this client's certificate") {

@@ -60,8 +60,7 @@ func full(t *testing.T, v *brokertest.VHost) {
 	brokertest.Eventually(t, "the queue is full", func() bool { return v.Depth("full") == 1 })
 }
 
-// One batch with every kind of message: each gets its own answer, whatever
-// becomes of its neighbours, and the good ones arrive once and stay safe.
+// Each message of a batch gets its own answer, and the good ones arrive once and stay safe.
 func TestEachMessageOfABatchHasItsOwnResult(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
@@ -209,8 +208,7 @@ func channelsByConnection(t *testing.T, v *brokertest.VHost) map[string][]int {
 	return by
 }
 
-// Destinations that are published to in turn share a channel. Many at once use at most 64 workers, and further ones
-// share a worker that answers.
+// Destinations share a channel in turn. Many at once use at most 64 workers, and the others one that answers.
 func TestChannelsAreBounded(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		p := publisher(t, v.URL())
@@ -278,8 +276,7 @@ func TestOnANodeOfItsOwn(t *testing.T) {
 	})
 }
 
-// A queue whose leader hangs holds up no other, however many messages are under way to it,
-// whether it was published to before or not.
+// A queue whose leader hangs holds up no other, whether it was published to before or not.
 func aQueueThatHangsDelaysNoOther(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 	for _, q := range []string{"q", "new", "used"} {
 		v.Queue(q, amqp.Table{"x-queue-type": "quorum"})
@@ -601,8 +598,7 @@ func TestConsumersAreCounted(t *testing.T) {
 	})
 }
 
-// A connection that ends says nothing about the queue that was asked for: taken for -1, it
-// would end the pause of a queue without consumers.
+// A connection that ends says nothing about a queue: taken for -1, it would end the pause of its retries.
 func TestAConnectionClosedByRabbitMQIsNoAnswerAboutAQueue(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		user := "asking-" + v.Name[len(v.Name)-8:]
@@ -629,8 +625,7 @@ func TestAConnectionClosedByRabbitMQIsNoAnswerAboutAQueue(t *testing.T) {
 	})
 }
 
-// A refusal of RabbitMQ ends the channel of the question, not the one that publishes: its unanswered messages would be
-// sent twice.
+// A refusal ends the channel of the question: on the one that publishes, messages would be sent twice.
 func TestAskingForAMissingQueueLeavesThePublishingChannel(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("q", nil)

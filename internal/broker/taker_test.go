@@ -11,8 +11,7 @@ import (
 	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
-// A sample is put back, each message at its place. If RabbitMQ does not count the look, no number of samples loses a
-// message.
+// A sample is put back, each message at its place; if RabbitMQ does not count the look, as often as one likes.
 func TestASampleIsPutBack(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		for _, kind := range []string{"classic", "quorum"} {

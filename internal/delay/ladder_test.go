@@ -54,8 +54,7 @@ func walk(t *rapid.T, topology Topology, ticket Ticket) (queue string, waited ti
 	}
 }
 
-// Whatever the delay and the name of the queue: one way through the ladder, as
-// long as was asked and less than a unit more, over one queue for each bit.
+// There is one way through the ladder, less than a unit too long, over one queue for each bit.
 func TestAMessageTakesTheLevelsOfItsDelay(t *testing.T) {
 	name := rapid.OneOf(rapid.StringMatching(`[ab0123.*#]{1,20}`), rapid.StringMatching(`(sha256\.)?[ab.]{190,255}`), rapid.Just("sha256.a"))
 	rapid.Check(t, func(t *rapid.T) {

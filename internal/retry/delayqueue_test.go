@@ -91,8 +91,7 @@ func TestABatchThatIsOfferedAgainIsDelayedOnce(t *testing.T) {
 	}
 }
 
-// Messages of a repeated batch that already wait in RabbitMQ are not also stored, parked or discarded, even if new
-// rules say so.
+// New rules do not also store, park or discard messages of a repeated batch that wait in RabbitMQ already.
 func TestARuleThatChangesWhileABatchIsOfferedAgainDoublesNothing(t *testing.T) {
 	ctx := context.Background()
 	every := policy.Policy{Name: "new", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}
@@ -175,8 +174,7 @@ func TestOnlyUnconfirmedMessagesAreStored(t *testing.T) {
 	})
 }
 
-// The intake does not wait for a connection that an alarm blocks, nor for a
-// publish that hangs in it, and reports that once.
+// The intake waits neither for a blocked connection nor for a publish that hangs, and reports that once.
 func TestRabbitMQsTroubleDoesNotStopTheIntake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
@@ -311,8 +309,7 @@ func TestWhatWaitsInRabbitMQIsPublishedAsItsWaySays(t *testing.T) {
 	}
 }
 
-// A delay queue that expires may be gone, with what was published to it, when the confirm
-// comes late: then the message is kept.
+// An expiring delay queue may be gone when the confirm comes late: then the message is stored.
 func TestALateConfirmOfAnExpiringQueueDoesNotCount(t *testing.T) {
 	for _, c := range []struct {
 		after time.Duration
@@ -354,8 +351,7 @@ func TestASuggestedDelayDelaysNoOtherMessage(t *testing.T) {
 	}
 }
 
-// After a reconnect batches differ: what RabbitMQ had of a batch that could not be stored says nothing about the next
-// one.
+// What RabbitMQ had of a batch before a reconnect says nothing about the next one.
 func TestANewConnectionForgetsTheUnfinishedBatch(t *testing.T) {
 	b, s := &faultyBroker{}, &failing{Store: memstore.New(), err: store.ErrFull}
 	f := newHeldFlow(t, s, b, nil, 0)
@@ -377,8 +373,7 @@ func reportOf(queue string) wire.Delivery {
 	return wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: queue}}
 }
 
-// A report whose queue may not be retried to waits in the store, and nothing is declared for its queue. That is not the
-// way's fault, and later messages of the batch still wait in RabbitMQ.
+// A report for a queue that is no target waits in the store and declares nothing; those behind it go to RabbitMQ.
 func TestWhatStandsBehindAReportWaitsInRabbitMQ(t *testing.T) {
 	b, s := &faultyBroker{}, memstore.New()
 	f := newHeldFlow(t, s, b, nil, 0)
@@ -392,8 +387,7 @@ func TestWhatStandsBehindAReportWaitsInRabbitMQ(t *testing.T) {
 	f.hold.Wait()
 }
 
-// A failing way is reported, even behind messages that fail by their own fault. It works again when it has not failed
-// for 3 s.
+// A failing way is reported, and works again when it has not failed for 3 s.
 func TestWhenAWayWorksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, s := &faultyBroker{answer: wire.ErrNacked}, memstore.New()

@@ -113,8 +113,7 @@ func newest(t *testing.T, s store.Store, n int) (all []*store.Record) {
 	return all
 }
 
-// faultyBroker stands for a connection whose faults a real broker does not make on
-// demand.
+// faultyBroker has the faults that a real broker does not make on demand.
 type faultyBroker struct {
 	blocked  bool
 	hangs    chan struct{} // not nil: a Send hangs until it is closed

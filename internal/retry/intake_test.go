@@ -25,8 +25,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// A dead letter that RabbitMQ redelivers, because the acknowledgement was lost, keeps its id, so that the consumer can
-// tell; two equal dead letters have two ids.
+// A dead letter that RabbitMQ redelivers keeps its id; two equal dead letters have two.
 func TestARedeliveryKeepsItsID(t *testing.T) {
 	s := memstore.New()
 	f := newIntake(s)
@@ -63,8 +62,7 @@ type sharedStore struct {
 // notRead has the methods of a shared store that the intake never calls.
 type notRead struct{ store.Shared }
 
-// When a replica dies after another one connected, the other one finds the ids that the first gave, and gives each
-// once.
+// When a replica dies, another finds the ids that it gave, also since they connected, and gives each once.
 func TestARedeliveryToAnotherReplicaKeepsItsID(t *testing.T) {
 	s := sharedStore{Store: memstore.New()}
 	dies, lives := newIntake(s), newIntake(s)
@@ -190,9 +188,7 @@ func derived(d wire.Delivery) wire.Delivery {
 	return d
 }
 
-// What a handler publishes with the headers of its delivery is another message: it fails for the
-// first time, with an id of its own, wherever it is published and however its failure comes here. The
-// delivery itself keeps its own.
+// What a handler publishes with its delivery's headers is another message, wherever; the delivery keeps its own id.
 func TestADerivedMessageIsAnother(t *testing.T) {
 	report := func(body string) wire.Delivery {
 		return wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "q", Headers: amqp.Table{}, Body: []byte(body)}}
@@ -509,8 +505,7 @@ func TestABatchThatMayBeStoredIsAddedAgainAsItWas(t *testing.T) {
 	}
 }
 
-// A replayed message fails for the same number of times as before; a store that took that for the earlier failure would
-// lose it.
+// A replayed message fails for the same number of times as before, and must not be taken for the earlier failure.
 func TestAFailureAfterAReplayIsAnotherOne(t *testing.T) {
 	first := storetest.Waiting("q", 0, "a")
 	again := *first
@@ -526,8 +521,7 @@ func TestAFailureAfterAReplayIsAnotherOne(t *testing.T) {
 	}
 }
 
-// What comes from where waits in RabbitMQ end names its queue by the routing key, which any
-// publisher chooses: such names pass the same checks as all others.
+// Where waits in RabbitMQ end, any publisher chooses the routing key: such names are limited like all others.
 func TestNamesOfMessagesThatWaitedInRabbitMQShareTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, g := memstore.New(), retry.NewSender(&slowBroker{lookups: map[string]int{}}, anyQueue, nil, impatient, nil, none)
@@ -655,9 +649,8 @@ func again(d wire.Delivery, redelivered bool) wire.Delivery {
 	return d
 }
 
-// A node that dies under at-least-once dead-lettering publishes again what it had not
-// noted as safe in the intake: with a new time in x-death, on RabbitMQ 3.10 not marked as
-// redelivered, and perhaps after the first was redelivered. Both copies are the first.
+// A node that dies under at-least-once dead-lettering publishes again, with another time in x-death, what it had not
+// noted as safe. Both copies are the first message.
 func TestACopyByAtLeastOnceDeadLetteringKeepsItsID(t *testing.T) {
 	for name, marked := range map[string]bool{"RabbitMQ 3.10": false, "RabbitMQ 4.3": true} {
 		inTime(t, name, func(t *testing.T) {
@@ -723,8 +716,7 @@ func TestEqualMessagesHaveAnIDEach(t *testing.T) {
 	}
 }
 
-// Two equal dead letters that come twice each keep an id each, also when the batch
-// was passed twice, since the store's answer was lost.
+// Two equal dead letters that come twice keep an id each, also when a batch was passed twice.
 func TestABatchOfferedTwiceWritesNoReceiptThatAnotherTakes(t *testing.T) {
 	ctx := context.Background()
 	s := &lostAnswer{Store: memstore.New()}
@@ -858,8 +850,7 @@ func TestACopyAfterALeaderMovedKeepsItsID(t *testing.T) {
 	}
 }
 
-// checkIDs checks how many records with that body there are, with how many ids, and that
-// those with the same id have the same first failure.
+// checkIDs checks how many records and ids a body has, and that those of one id have one first failure.
 func checkIDs(t *testing.T, s store.Store, body string, records, ids int) {
 	t.Helper()
 	n, firsts := 0, map[string]time.Time{}

@@ -117,8 +117,7 @@ func TestSeedsDiffer(t *testing.T) {
 	expect.Equal(t, len(seen), 20, "seeds")
 }
 
-// Unreachable returns the lanes whose messages RabbitMQ did not take or has not answered when they
-// were last tried.
+// Unreachable returns the lanes whose messages RabbitMQ did not take when they were last tried.
 func (s *Scheduler) Unreachable() (lanes []store.Lane) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -296,8 +295,7 @@ func names(s store.Store, targets map[string]bool) *ReportedNames {
 	return &ReportedNames{turn: semaphore.NewWeighted(1), store: s, lookUpIfUnknown: answer, cached: answer, reporterOf: map[string]string{}, perUser: map[string]int{}, recounted: time.Now(), loaded: true}
 }
 
-// Names are recounted from the store every 10 s at most, and not before RabbitMQ has had a minute to answer which of
-// them are targets.
+// Names are recounted every 10 s at most, and not before RabbitMQ had a minute to answer.
 func TestWhenNamesAreCountedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &countedStore{Store: memstore.New()}
@@ -321,8 +319,7 @@ func TestWhenNamesAreCountedAgain(t *testing.T) {
 	})
 }
 
-// Names have a place after they were counted again if a message is kept for them, and they are
-// known to be no targets, or had a place before.
+// A recounted name needs a stored message, and to be no target or to have had a place before.
 func TestWhichNamesAreCountedAgain(t *testing.T) {
 	s := memstore.New()
 	for _, queue := range []string{"missing", "counted", "new", "target", ""} {
@@ -358,8 +355,7 @@ func (*declarer) RetryExchangeExists(context.Context, string) (bool, error) { re
 
 func (d *declarer) Declare(context.Context, delay.Topology) error { d.declared++; return d.err }
 
-// What cannot be declared is tried again after 15 s, and what can expire is declared again when
-// that is due; all else is declared once.
+// What cannot be declared is tried again after 15 s, what can expire in time, and all else is declared once.
 func TestWhenATopologyIsDeclaredAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, refused := &declarer{}, errors.New("refused")
@@ -462,8 +458,7 @@ func TestTextForPeople(t *testing.T) {
 
 var must = expect.NoError
 
-// Two dead letters that differ in anything but what RabbitMQ changes between two deliveries
-// of one have different fingerprints.
+// Dead letters that differ in more than what RabbitMQ changes have different fingerprints.
 func TestAFingerprintIsOfAllThatTellsMessagesApart(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	message := func() *wire.Message {
@@ -521,8 +516,7 @@ func TestAFingerprintIsOfAllThatTellsMessagesApart(t *testing.T) {
 	}
 }
 
-// Receipts stay bounded, however long a connection lasts, however much other replicas store and however many queues
-// there are.
+// Receipts stay bounded, whatever connections, replicas and queues there are.
 func TestKnownReceiptsAreBounded(t *testing.T) {
 	var r receipts
 	r.reset(outage{}, true)
@@ -555,8 +549,7 @@ func TestKnownReceiptsAreBounded(t *testing.T) {
 	}
 }
 
-// The receipts of a process that has vanished stay known while another writes many: RabbitMQ
-// delivers again what it held up to 31 s later.
+// The receipts of a vanished process outlast many of another: RabbitMQ delivers again up to 31 s later.
 func TestKnownReceiptsAreOfEachProcess(t *testing.T) {
 	var r receipts
 	r.reset(outage{}, true)
@@ -572,8 +565,7 @@ func TestKnownReceiptsAreOfEachProcess(t *testing.T) {
 	}
 }
 
-// Issued ids stay known while thousands of messages come from the same or a busier queue: RabbitMQ may be late to
-// publish unconfirmed messages again.
+// Issued ids outlast thousands of other messages: RabbitMQ may be late to publish again.
 func TestKnownReceiptsOutlastABusyQueue(t *testing.T) {
 	now := time.Now()
 	dead := func(queue string, i int) *wire.Delivery {
@@ -596,8 +588,7 @@ func TestKnownReceiptsOutlastABusyQueue(t *testing.T) {
 	}
 }
 
-// The receipts of other replicas are read again when one may be missing: a message that was
-// delivered before has no receipt, or others have used it.
+// Other replicas' receipts are read again when a message that may have been delivered before has none left.
 func TestWhetherReceiptsAreMissing(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	message := func(id string, redelivered bool, after time.Duration) wire.Delivery {
@@ -640,8 +631,7 @@ func TestWhetherReceiptsAreMissing(t *testing.T) {
 	}
 }
 
-// Of the ids that were issued over a connection the newest are remembered, at least as many as a
-// store keeps receipts of.
+// The newest issued ids are remembered, at least as many as a store keeps receipts of.
 func TestTheNewestIssuedIDsAreRemembered(t *testing.T) {
 	var r receipts
 	r.reset(outage{}, true)
@@ -661,8 +651,7 @@ func TestTheNewestIssuedIDsAreRemembered(t *testing.T) {
 	}
 }
 
-// Which dead letters RabbitMQ may publish again after an outage, and which may be such copies,
-// to the nanosecond.
+// What RabbitMQ may publish again after an outage, and what may be such a copy, to the nanosecond.
 func TestTheMarginsOfAnOutage(t *testing.T) {
 	began := time.Unix(1_700_000_000, 0)
 	short, long := outage{began, began.Add(4 * time.Second)}, outage{began, began.Add(time.Hour)}
@@ -699,8 +688,7 @@ func TestTheMarginsOfAnOutage(t *testing.T) {
 	}
 }
 
-// The outage before the first connection began about when the newest message failed that has a
-// receipt, unless that is longer ago than a copy is likely.
+// An unseen outage began about when the newest message with a receipt failed, unless that is long ago.
 func TestAnUnseenOutageBeganWithTheNewestReceipt(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	const none = time.Duration(-1)
@@ -757,8 +745,7 @@ func TestWhenAnOutageBegins(t *testing.T) {
 	}
 }
 
-// The start of an outage that was seen is not estimated from receipts, neither at the next connection nor when another
-// replica's are read.
+// The start of a seen outage is not estimated, whenever receipts are read.
 func TestASeenOutageIsNotGuessed(t *testing.T) {
 	for name, seen := range map[string]func(*keeper){
 		"it was seen":           func(k *keeper) { k.lostAt = time.Now().Add(-5 * time.Minute) },

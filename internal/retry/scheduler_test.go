@@ -87,8 +87,7 @@ func TestAnObstacleBesideOneThatIsGoneBacksOff(t *testing.T) {
 	}
 }
 
-// When RabbitMQ does not answer, at most 2,560 messages, or 32 MiB of bodies and a batch, are on their way for all
-// queues together: that bounds memory and what a crash can duplicate.
+// 2,560 messages, or 32 MiB of bodies and a batch, are under way at most: that bounds what a crash can duplicate.
 func TestNoMoreThanMaxClaimedAreUnfinished(t *testing.T) {
 	for name, c := range map[string]struct {
 		queues, each, body, most int
@@ -156,8 +155,7 @@ func TestQueuesTakeTurnsWhenRabbitMQIsSlow(t *testing.T) {
 	})
 }
 
-// A paused queue retries nothing while another does, keeps its messages' attempts and
-// due times, and returns them at once when it is resumed, those that are due.
+// A paused queue keeps its messages' attempts and due times, and retries what is due when it is resumed.
 func TestAPausedQueueWaitsUntilItIsResumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
@@ -188,8 +186,7 @@ func TestAPausedQueueWaitsUntilItIsResumed(t *testing.T) {
 	})
 }
 
-// The backoff of a queue is forgotten, and the queue is reported to work, some minutes after
-// nothing waits for it any more; not while a message waits, though a person has paused it.
+// A queue's backoff is forgotten some minutes after its last message is gone; a paused one still waits.
 func TestTheBackoffOfALaneWithoutMessagesIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
@@ -337,8 +334,7 @@ func TestAQueueWithNothingToClaimDelaysNoOther(t *testing.T) {
 	})
 }
 
-// faultyStore is a store that fails at something for a while, with other words each time, that has
-// nothing to claim any more of a queue, and that notes how many claims each of its commits ends.
+// faultyStore fails at something for a while, with other words each time, and notes how many claims a commit ends.
 type faultyStore struct {
 	*memstore.Store
 	at                 string
@@ -390,9 +386,8 @@ func (f *faultyStore) Release(ctx context.Context, claims []store.Claim) error {
 	return f.Store.Release(ctx, claims)
 }
 
-// A store that fails for a while is logged twice: when that begins, with why, and when
-// it works again, with how long it failed. It is tried ever less often, and what was due
-// is retried within a second of that, whatever wakes the scheduler meanwhile.
+// A store's failure is logged when it begins and when it ends. It is tried ever less often, and what was due is retried
+// within a second of its end.
 func TestAFailingStoreIsLoggedOnce(t *testing.T) {
 	const away = 20 * time.Second
 	for _, at := range []string{"Next", "Claim", "Finish"} {
@@ -446,8 +441,7 @@ func TestALeaseThatEndsWhileTheStoreIsAwayIsLogged(t *testing.T) {
 	}
 }
 
-// What can never be retried is kept, with the reason, and the operator hears of it. A message that
-// a store does not park until the end is parked after the next start, and counted then.
+// What can never be retried is parked with the reason, and counted then, if need be after the next start.
 func TestMessagesThatCanNeverBeRetriedAreParked(t *testing.T) {
 	for at, want := range map[string]int{"": 1, "Finish": 0} {
 		synctest.Test(t, func(t *testing.T) {
@@ -504,8 +498,7 @@ func (g *counting) Retried(_ string, ids []uuid.UUID, _ time.Time) {
 	g.retried = append(g.retried, ids...)
 }
 
-// Nothing is sent before the throttle opens, and no more at once than it allows. It learns whether each allowed message
-// was retried. One that failed, was parked or was missing was not, and makes room for another.
+// The scheduler sends what the throttle allows, and reports whether each message was retried.
 func TestTheThrottleIsObeyedAndReceivesEachResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
@@ -555,8 +548,7 @@ func (b slowStore) Next(ctx context.Context) ([]store.NextDue, error) {
 	return b.Member.Next(ctx)
 }
 
-// sentAt runs some schedulers over one store in fake time, each with its part of a rate,
-// and returns when each of more messages than the rate has room for was sent.
+// sentAt runs schedulers over one store in fake time, each with its part of a rate, and returns when they sent.
 func sentAt(t *testing.T, replicas int, rate float64, late time.Duration, length time.Duration) (began time.Time, at []time.Time) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -591,9 +583,8 @@ func sentAt(t *testing.T, replicas int, rate float64, late time.Duration, length
 	return began, at
 }
 
-// A scheduler that a busy machine wakes late, each time by up to half a second, keeps the rate:
-// within 5 % over any ten seconds, with one replica and with several. Nor does it catch up with
-// more than a burst of 0.55 s, and two messages per replica.
+// A scheduler that is woken up to half a second late keeps the rate within 5 % over any ten seconds, and catches up
+// with no more than a burst of 0.55 s and two messages per replica.
 func TestASchedulerThatIsWokenLateKeepsTheRate(t *testing.T) {
 	const late, length = 500 * time.Millisecond, 30 * time.Second
 	for _, replicas := range []int{1, 2, 3} {
@@ -627,8 +618,7 @@ func TestASchedulerThatIsWokenLateKeepsTheRate(t *testing.T) {
 	}
 }
 
-// fakeTargets is a fakeSender whose forward targets can be stuck: full, so that RabbitMQ nacks, or
-// unavailable, so that it does not answer. What goes to work queues is confirmed.
+// fakeTargets is a fakeSender whose forward targets can be full (RabbitMQ nacks) or unavailable (it does not answer).
 type fakeTargets struct {
 	fakeSender
 	full, unavailable bool
@@ -715,9 +705,7 @@ func (s *scene) add(t *testing.T, n int, queue, body, to string) {
 	must(t, s.store.Add(t.Context(), all))
 }
 
-// A forward target that accepts nothing, whether RabbitMQ nacks or does not answer, stops
-// no retry of its work queue: not where a rate leaves room for few, nor where the breaker
-// tries a few, nor where all are stuck that may be claimed.
+// A forward target that accepts nothing stops no retry of its work queue, however few may be retried.
 func TestAStuckForwardStopsItsOwnLaneOnly(t *testing.T) {
 	for name, c := range map[string]struct {
 		rules          throttle.Rules
@@ -762,8 +750,7 @@ func TestAStuckForwardStopsItsOwnLaneOnly(t *testing.T) {
 	}
 }
 
-// What is forwarded waits for nothing of its work queue: no breaker, rate, messages in
-// flight or consumers, and not for a person who has paused its retries.
+// What is forwarded waits for no limit of its work queue, and for no pause.
 func TestForwardsWaitForNothingOfTheirWorkQueue(t *testing.T) {
 	for name, c := range map[string]struct {
 		rules throttle.Rules
@@ -791,9 +778,8 @@ func TestForwardsWaitForNothingOfTheirWorkQueue(t *testing.T) {
 	}
 }
 
-// Many targets and queues that do not answer leave the others their part of what may be claimed.
-// Targets that have never confirmed anything have only a small part each of what is free: 250 that
-// hang leave something to the next one.
+// Targets that do not answer leave the others their part of what may be claimed: each has a small one until it
+// confirms.
 func TestManyStuckLanesLeaveTheOthersTheirPart(t *testing.T) {
 	for _, c := range []struct{ targets, queues, each, works, least, most int }{{100, 100, 100, 3000, 100, retry.MaxClaimed - 1}, {250, 0, 20, 100, 250, retry.MaxClaimed}} {
 		sender := &fakeTargets{unavailable: true}
@@ -849,8 +835,7 @@ func TestManyLanesThatGetStuckLeaveTheOthersTheirPart(t *testing.T) {
 	})
 }
 
-// A destination that does not answer is reported for as long as it has unconfirmed messages, and nothing is sent to it
-// twice.
+// A destination is reported while its messages are unanswered, and nothing is sent to it twice.
 func TestALaneThatHangsIsNamed(t *testing.T) {
 	sender := &fakeTargets{}
 	inScene(t, throttle.Rules{}, sender, func(t *testing.T, s *scene) {
@@ -879,9 +864,7 @@ func TestALaneThatHangsIsNamed(t *testing.T) {
 	})
 }
 
-// A queue whose bodies are so large that one fills all that may be claimed ends each round
-// early. The next round begins with the queues that had no turn, though its messages were due
-// before theirs.
+// A round that one queue's large bodies end early continues with the queues that had no turn.
 func TestARoundThatIsCutShortContinuesWithTheOtherQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, sender := memstore.New(), newFakeSender(done)

@@ -38,8 +38,7 @@ func publishClaims(a *faultyBroker, claims ...store.Claim) (results []retry.Resu
 	return g.Send(ctx, "q", claims)(ctx), events
 }
 
-// Only what RabbitMQ confirmed, and did not return as unroutable, is done and deleted.
-// What it nacked, or did not answer, waits and is tried again.
+// Only what RabbitMQ confirmed, and did not return, is done; the rest is tried again.
 func TestOnlyAConfirmedMessageIsDone(t *testing.T) {
 	a := &faultyBroker{of: map[string]error{"nacked": wire.ErrNacked, "unanswered": fmt.Errorf("%w: EOF", wire.ErrNoAnswer), "forbidden": wire.ErrForbidden,
 		"too large": fmt.Errorf("%w: PRECONDITION_FAILED", wire.ErrUnacceptable), "unroutable": wire.ErrUnroutable, "unknown": errors.New("what is this")}}
@@ -85,8 +84,7 @@ func TestUnroutableIsParkedWhenTheQueueIsGone(t *testing.T) {
 	}
 }
 
-// A retry exchange that somebody deleted is not made again for a client's report, which
-// proves nothing, though this process had bound it before.
+// A client's report does not declare a deleted retry exchange again, though this process had bound it.
 func TestAReportDoesNotDeclareADeletedRetryExchangeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &faultyBroker{of: map[string]error{"reported": wire.ErrUnroutable}}
@@ -107,8 +105,7 @@ func TestAReportDoesNotDeclareADeletedRetryExchangeAgain(t *testing.T) {
 	})
 }
 
-// A forwarded message goes where the policy says, and is parked if that is unroutable; its own queue is neither looked
-// up nor bound.
+// A forward that is unroutable is parked; its own queue is neither looked up nor bound.
 func TestAnUnroutableForwardIsParked(t *testing.T) {
 	a := &faultyBroker{of: map[string]error{"lost": wire.ErrUnroutable, "nacked": wire.ErrNacked}}
 	var claims []store.Claim
@@ -131,8 +128,7 @@ func TestAnUnroutableForwardIsParked(t *testing.T) {
 	}
 }
 
-// Each claim is published once, in order, mandatory, to its queue's exchange with the key
-// it was first published with, and its history.
+// Each claim is published once, in order, to its queue's exchange, with its first routing key and its history.
 func TestEachClaimIsPublishedOnce(t *testing.T) {
 	a := &faultyBroker{}
 	var claims []store.Claim
@@ -159,8 +155,7 @@ func TestEachClaimIsPublishedOnce(t *testing.T) {
 	}
 }
 
-// Nothing is published to a queue that no policy allows, that is Redrive's own, or that
-// only a client named.
+// Nothing is published to a queue that no policy allows, that is Redrive's own, or that only a client named.
 func TestNothingIsPublishedToAQueueThatNoPolicyAllows(t *testing.T) {
 	for name, c := range map[string]struct {
 		queue    string
@@ -295,8 +290,7 @@ func proven(queue string) *store.Record {
 	return r
 }
 
-// After a start each queue must be bound once before its first retry. Thousands of them do not delay another one's
-// retries.
+// Thousands of queues that must be bound after a start do not delay another one's retries.
 func TestQueuesThatAreBoundDelayNoOther(t *testing.T) {
 	const queues = 1000
 	b := &slowBinder{latency: 10 * time.Millisecond}
@@ -331,8 +325,7 @@ func TestQueuesThatAreBoundDelayNoOther(t *testing.T) {
 	})
 }
 
-// A queue whose binding hangs, as it may in RabbitMQ, stops no other. One that cannot be bound is
-// reported with the reason.
+// A queue whose binding hangs stops no other. One that cannot be bound is reported with the reason.
 func TestABindingThatFailsStopsNoOther(t *testing.T) {
 	b := &slowBinder{latency: time.Hour}
 	binding(t, b, func(s *memstore.Store, reports func() string) {
@@ -418,8 +411,7 @@ func TestMessagesWaitForAQueueThatIsAway(t *testing.T) {
 	}
 }
 
-// Whether messages can be retried to a queue is known from its policy, or once RabbitMQ has
-// answered; it is asked only about queues that a policy allows.
+// A policy or RabbitMQ says whether a queue is a target; RabbitMQ is asked only about those that a policy allows.
 func TestWhetherAQueueIsATargetIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{latency: time.Second, there: map[string]bool{"enrolled": true}, lookups: map[string]int{}}
@@ -472,8 +464,7 @@ func TestHowLongAnAnswerCounts(t *testing.T) {
 	})
 }
 
-// The goroutine that retries never waits for RabbitMQ's word on a name that only a report
-// gave. Many are looked up at once, each once, and "not there" is remembered.
+// Names that only reports gave are looked up many at once, each once, and no retry waits for that.
 func TestNamesThatOnlyReportsGaveAreLookedUpBesideTheScheduler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{latency: time.Second, there: map[string]bool{"enrolled": true}, lookups: map[string]int{}}
@@ -527,8 +518,7 @@ func TestNamesThatOnlyReportsGaveAreLookedUpBesideTheScheduler(t *testing.T) {
 	})
 }
 
-// limitsNames returns an intake that limits how many names are kept that only reports gave, and what
-// it asks: a broker, in which some queues are enrolled, by its sender.
+// limitsNames returns an intake that limits names that only reports gave, and the broker and sender that it asks.
 func limitsNames(t *testing.T, c retry.Consent, latency time.Duration, enrolled ...string) (*slowBroker, *memstore.Store, *retry.Sender, *retry.Intake) {
 	b, s := &slowBroker{latency: latency, there: map[string]bool{}, lookups: map[string]int{}}, memstore.New()
 	for _, queue := range enrolled {
@@ -603,8 +593,7 @@ func TestInventedNamesShareABudget(t *testing.T) {
 	})
 }
 
-// While the budget is full, a report for a queue that is enrolled, which is not known yet,
-// is kept under its name; what is known not to be enrolled is refused.
+// While the budget is full, a report is kept under its name until that is known not to be enrolled.
 func TestAReportForAnEnrolledQueueIsKeptWhileTheBudgetIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &consent{}

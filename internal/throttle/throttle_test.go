@@ -116,8 +116,7 @@ func TestABreakerOpensProbesRampsAndCloses(t *testing.T) {
 	}
 }
 
-// The longer a breaker is open the rarer are its probes: the wait is a part of that time, so that the end of a short
-// outage is not noticed late, and at most max_wait.
+// The longer a breaker is open, up to max_wait, the rarer are its probes.
 func TestTheBreakersWaitGrowsWithTheOutage(t *testing.T) {
 	b := newScene(t, withBreaker())
 	b.fail(b.goes(20))
@@ -196,8 +195,7 @@ func TestNoMoreThanInFlightAreAllowed(t *testing.T) {
 	}
 }
 
-// A queue without consumers holds one message, by default, so that an autoscaler or a poller has
-// something to start for, and gets another when that one is gone.
+// A queue without consumers gets a probe, by default one, and another when that is gone.
 func TestAQueueWithoutConsumersGetsProbes(t *testing.T) {
 	for _, c := range []struct {
 		probes, foreign, want int
@@ -229,8 +227,7 @@ func TestAQueueWithoutConsumersGetsProbes(t *testing.T) {
 	}
 }
 
-// Retries are reported as paused while messages wait for a consumer, a probe being in the queue:
-// not before the probe, not between two of them, and not when nothing waits any more.
+// Retries are reported as paused while messages wait for a consumer and a probe is in the queue.
 func TestWhenRetriesArePausedForLackOfAConsumer(t *testing.T) {
 	b := newScene(t, throttle.Rules{})
 	for _, c := range []struct {
@@ -313,8 +310,7 @@ func TestAPersonForcesABreaker(t *testing.T) {
 	force("auto", throttle.Closed)
 }
 
-// The rate is exact, in each minute of an hour (of five, at thousands a second), when the caller is late, gets less than
-// it asked for and returns what it does not need.
+// The rate is exact in each minute, though the caller is late, gets less than it wants and returns some.
 func TestTheRateIsExactOverAMinute(t *testing.T) {
 	for _, rate := range []float64{0.5, 1, 3, 20, 200, 5000} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
@@ -362,8 +358,7 @@ const never = -1 // something must happen first
 // A caller learns when a message may be retried, or a few if many wait: not too early, nor much later.
 func TestWhenToAskAgain(t *testing.T) {
 	b := newScene(t, throttle.Rules{Rate: 100})
-	// A rate begins with one message, also where many wait: else each new one, as after a restart,
-	// would begin with a burst.
+	// A rate begins with one message, else each restart would begin with a burst.
 	b.allows(512, 1, 10*time.Millisecond) // one has gone: the next one
 	b.allows(512, 0, 20*time.Millisecond) // none has: two together
 	b.allows(1, 0, 10*time.Millisecond)
@@ -806,8 +801,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// A caller who asks late has what a rate let through meanwhile, up to what SetCatchUp says.
-// What was not used for another reason is not made up for.
+// A late caller gets what a rate allowed meanwhile, up to SetCatchUp, unless something else stopped it.
 func TestALateCallerCatchesUp(t *testing.T) {
 	const rate = 100
 	for name, c := range map[string]struct {
@@ -932,8 +926,7 @@ func failTwenty(th *throttle.Throttle, queue string, now time.Time) {
 	}
 }
 
-// A follower decides about no breaker. It does what the leader has decided, also about queues
-// that it has not heard of, and leaves alone what a person has set at it.
+// A follower decides about no breaker: it does what the leader says, except where a person has forced one.
 func TestAFollowerFollows(t *testing.T) {
 	leader, follower, told := two(func(string) throttle.Rules { return withBreaker() })
 	now := time.Unix(1_700_000_000, 0)
@@ -1013,8 +1006,7 @@ func TestAFollowerFollows(t *testing.T) {
 	}
 }
 
-// What other replicas have retried counts as one's own, while they report it and as long as it
-// is of the same state.
+// What other replicas report of the same state counts as one's own, while they report it.
 func TestReportsOfOtherReplicasCount(t *testing.T) {
 	leader, other, _ := two(func(queue string) throttle.Rules {
 		if queue == "free" {

@@ -26,8 +26,7 @@ func eachWay(t *testing.T, v *brokertest.VHost) (all []*suite) {
 		case "Fixed":
 			l.way = made(delay.NewFixed(delay.Quorum, killDelay))
 		case "ClassicLevels", "Dynamic":
-			// See Classic: a quorum queue has no leader yet when these hand on what
-			// came due while RabbitMQ was down, and that is lost.
+			// See Classic: they would lose what comes due while a quorum queue has no leader.
 			l.queue = amqp.Table{"x-queue-type": "classic"}
 		case "Native":
 			l.queue = delay.NativeArguments(killDelay, time.Minute)
@@ -63,8 +62,7 @@ func killingRabbitMQLosesNothing(t *testing.T, v *brokertest.VHost, n *rabbitnod
 		b.v.Queue(b.name, b.queue)
 		b.declare(b.name)
 	}
-	// RabbitMQ 3.10 writes the registration of a quorum queue to disk some
-	// minutes after it was declared. These queues are to be old.
+	// RabbitMQ 3.10 writes a quorum queue's registration to disk minutes after its declaration.
 	must(t, errOf(n.Eval(t.Context(), "[dets:sync(T) || T <- dets:all()].")))
 	waiting := map[string]time.Time{}
 	for _, b := range all {
@@ -84,8 +82,7 @@ func killingRabbitMQLosesNothing(t *testing.T, v *brokertest.VHost, n *rabbitnod
 		must(t, errOf(c.Channel.QueueDeclarePassive(b.name, true, false, false, false, nil)))
 	}
 	n.Kill()
-	// Now and then RabbitMQ does not bring a quorum queue of its own back
-	// [seen on 4.3.6: noproc], and only another start helps.
+	// RabbitMQ may not bring a quorum queue of its own back before another start. [seen on 4.3.6: noproc]
 	for range 4 {
 		must(t, n.Restart(t.Context()))
 		if comeBack(t, v, all, waiting); len(waiting) == 0 {
@@ -146,8 +143,7 @@ func comeBack(t *testing.T, v *brokertest.VHost, all []*suite, waiting map[strin
 	}
 }
 
-// A work queue that is full and refuses: the message stays where it waits, and
-// comes when there is room.
+// What a full work queue refuses stays where it waits, and comes when there is room.
 func aFullWorkQueueLosesNothing(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) {
 	var all []*suite
 	var holds []delayedMessage
@@ -178,9 +174,8 @@ func aFullWorkQueueLosesNothing(t *testing.T, v *brokertest.VHost, _ *rabbitnode
 	expect.Equal(t, v.Depth(wire.QueueParked), 0, "are parked")
 }
 
-// A work queue that refuses what comes due holds up its own messages alone. A
-// queue of RabbitMQ's that dead-letters at-least-once stands still over 32 of them,
-// and tries again after three minutes.
+// A work queue that refuses what comes due holds up its own messages alone. RabbitMQ's at-least-once dead-lettering
+// stops at 32 of them, for three minutes.
 func TestOneUnavailableQueueStopsNoOther(t *testing.T) {
 	each(t, func(t *testing.T, b *suite) {
 		if b.name == "Native" {

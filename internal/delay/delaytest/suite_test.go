@@ -1,6 +1,4 @@
-// Package delaytest is the suite that every way to wait in RabbitMQ passes, on
-// every version. The table in ways_test.go has a line for each, and a way without
-// one fails.
+// Package delaytest is the suite that every way to wait in RabbitMQ passes, on every version: see suiteWays.
 package delaytest
 
 import (
@@ -24,8 +22,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Each delay, through queues whose names mean something to exchanges, or are as
-// long as they can be: back to its own queue alone, and not early.
+// A message comes back to its own queue alone and not early, also if that has a name that means something.
 func TestAMessageComesBackToItsOwnQueueOnly(t *testing.T) {
 	names := []string{"orders", "orders.created", "orders.*", "#", "sha256.orders", "ordres.é", "a..b.", strings.Repeat("long.", 51), strings.Repeat("x", 254)}
 	each(t, func(t *testing.T, b *suite) {
@@ -68,8 +65,7 @@ func (b *suite) parked(want int) {
 	}
 }
 
-// Messages that were made to wait long do not hold up those with a short delay,
-// unless the way says that they do.
+// Long waits do not hold up short ones, unless the way says so.
 func TestManyDelaysRunAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, b *suite) {
 		if len(b.delays) == 1 {
@@ -82,8 +78,7 @@ func TestManyDelaysRunAtOnce(t *testing.T) {
 	})
 }
 
-// shortBehindLong reports whether it was quick enough to prove anything. One late message may be the broker's pause;
-// twenty are the way's fault.
+// shortBehindLong reports whether it was quick enough to prove anything: twenty late messages are the way's fault.
 func (b *suite) shortBehindLong(c, other *brokertest.Consumer, tries int) bool {
 	const many = 20
 	long, short := b.delays[len(b.delays)-1], 200*ms
@@ -134,8 +129,7 @@ func TestMessagesOfADeletedQueueAreParked(t *testing.T) {
 			return // what waits is in the work queue itself, and goes with it
 		}
 		b.work("orders").Channel.Close()
-		// Before it waits: on a busy machine RabbitMQ takes longer to delete a queue
-		// than the message would wait.
+		// Before it waits: RabbitMQ may take longer to delete a queue than the message would wait.
 		b.v.DeleteQueue("orders")
 		h := b.wait("orders", b.delays[len(b.delays)-1], wire.Message{RoutingKey: "first", Body: []byte("a"), MessageID: "m"})
 		d := b.back(b.v.Consume(wire.QueueParked), "a", h)
@@ -207,8 +201,7 @@ func TestTheLongestDelay(t *testing.T) {
 	})
 }
 
-// A hundred delays, far apart and close together: a queue each for those that
-// differ in their first two digits.
+// Delays that differ in their first two digits have a queue each.
 func TestDynamicMakesAQueuePerDelay(t *testing.T) {
 	each(t, func(t *testing.T, b *suite) {
 		if b.name != "Dynamic" {
@@ -226,8 +219,7 @@ func TestDynamicMakesAQueuePerDelay(t *testing.T) {
 	})
 }
 
-// A message is retried as it was published, also the second time. What a publisher forged
-// moves it nowhere else.
+// A message is retried as it was published, also the second time, and moved nowhere by what a publisher forged.
 func TestAMessageComesBackWithItsProperties(t *testing.T) {
 	each(t, func(t *testing.T, b *suite) {
 		if b.name == "Native" {
@@ -266,9 +258,7 @@ func TestAMessageComesBackWithItsProperties(t *testing.T) {
 	})
 }
 
-// The wait grows by as much each time, up to a longest, and RabbitMQ counts; a
-// message that failed less often is not held up; and RabbitMQ 3.10 takes the
-// arguments and does not wait, so it is refused.
+// RabbitMQ counts, and the wait grows by as much each time; 3.10 takes the arguments and does not wait.
 func TestNativeGrowsLinearly(t *testing.T) {
 	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
@@ -368,8 +358,7 @@ func TestAMissingPluginIsReported(t *testing.T) {
 	})
 }
 
-// Why the delayed exchange is published to without mandatory, and has no
-// alternate exchange. It fails when the plugin has learnt better.
+// Why the delayed exchange has neither mandatory nor an alternate. It fails when the plugin has learnt better.
 func TestThePluginKnowsNoMandatory(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		if lacks := thePlugin(t, v); lacks != "" {
@@ -412,10 +401,8 @@ func TestAReportWaitsInTheService(t *testing.T) {
 	})
 }
 
-// Queues that live but a second longer than their delay, and a sender that stands
-// still for any time between declaration, publish and confirm: some copies are
-// deleted with their queue, and never one that counted as held. In the end nothing
-// is left of the queues.
+// However long a sender stands still between declaration, publish and confirm: no message counts as held that is
+// deleted with its queue, and nothing is left of the queues.
 func TestNoMessageIsOnlyInAQueueThatItsExpiryDeletes(t *testing.T) {
 	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {

@@ -281,9 +281,7 @@ type delayedMessage struct {
 	delay.Ticket
 }
 
-// fail does with a delivery what the library does: it is marked and published to
-// where it waits, and acknowledged after the confirm; or rejected, when its own
-// queue delays it.
+// fail does with a delivery what the library does.
 func (b *suite) fail(d amqp.Delivery, queue string, wait time.Duration) delayedMessage {
 	b.t.Helper()
 	h := b.wait(queue, wait, broker.Received(&d))
@@ -317,8 +315,7 @@ func (b *suite) hold(ticket delay.Ticket, queue string, m wire.Message) error {
 	return b.p.Send(b.t.Context(), []wire.Outgoing{outgoing(ticket, queue, m)})(b.t.Context())[0]
 }
 
-// waitMany makes many messages wait, without a pause between them, and returns when
-// each was published; their bodies are the queue and a number.
+// waitMany makes many messages wait, and returns when each body, the queue and a number, was published.
 func (b *suite) waitMany(queue string, wait time.Duration, many int) map[string]time.Time {
 	b.t.Helper()
 	ticket, err := b.way.Ticket(queue, wait)
