@@ -132,9 +132,7 @@ func TestAReturnedMessageIsConfirmedOnceItIsRoutable(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		p, ctx := publisher(t, v.URL()), context.Background()
 		out := []wire.Outgoing{message("", "later", "x", nil)}
-		if err := p.Send(ctx, out)(ctx)[0]; !errors.Is(err, wire.ErrUnroutable) {
-			t.Fatal(err)
-		}
+		expect.Err(t, p.Send(ctx, out)(ctx)[0], wire.ErrUnroutable, "without its queue")
 		v.Queue("later", nil)
 		expect.Err(t, p.Send(ctx, out)(ctx)[0], nil, "its queue is there")
 	})
@@ -177,9 +175,7 @@ func TestWithoutABrokerNothingHangs(t *testing.T) {
 	if said.Connected || said.Err == nil || strings.Contains(said.Err.Error(), "hunter2") {
 		t.Errorf("%+v", said)
 	}
-	if err := p.Send(ctx, []wire.Outgoing{message("", "q", "", nil)})(ctx)[0]; !errors.Is(err, wire.ErrNoAnswer) {
-		t.Error(err)
-	}
+	expect.Err(t, p.Send(ctx, []wire.Outgoing{message("", "q", "", nil)})(ctx)[0], wire.ErrNoAnswer, "after the end")
 }
 
 // channels are the numbers of those that are open in a virtual host, of all connections.
@@ -542,9 +538,7 @@ func TestAPolicyWithAnAlternateExchangeGetsNoRetry(t *testing.T) {
 				return err == nil && x.Policy == "theirs"
 			})
 		}
-		if err := p.Send(ctx, []wire.Outgoing{message(wire.RetryExchange("q"), "any", "b", nil)})(ctx)[0]; !errors.Is(err, wire.ErrUnroutable) {
-			t.Errorf("to a deleted queue: %v", err)
-		}
+		expect.Err(t, p.Send(ctx, []wire.Outgoing{message(wire.RetryExchange("q"), "any", "b", nil)})(ctx)[0], wire.ErrUnroutable, "to a deleted queue")
 		expect.Equal(t, v.Depth("unrouted"), 0, "messages are in the alternate's queue")
 	})
 }

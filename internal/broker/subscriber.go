@@ -266,9 +266,9 @@ func (c *consumerChannel) ending(q *ConsumeOptions) error {
 // errCancelled: RabbitMQ has cancelled the consumer, without a reason.
 var errCancelled = errors.New("RabbitMQ cancelled the consumer")
 
-// leave closes the channel, so that RabbitMQ requeues unacknowledged messages: cleanly when ctx has ended. It also does
-// when RabbitMQ cancelled the consumer, which would receive messages again after a late acknowledgement. It waits no
-// longer than closeLimit, since the connection serves other queues; an abandoned close ends with the connection.
+// leave closes the channel, so that RabbitMQ requeues unacknowledged messages: cleanly when ctx has ended. It must also
+// be closed after RabbitMQ cancelled the consumer: a late acknowledgement would make that receive messages again. leave
+// waits up to closeLimit, since the connection serves other queues; an abandoned close ends with the connection.
 func (s *Subscriber) leave(ctx context.Context, now *sharedConn, c *consumerChannel, consumer, queue string) {
 	var drained sync.WaitGroup
 	drained.Go(func() { drain(c.deliveries) })

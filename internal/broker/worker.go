@@ -196,8 +196,7 @@ func (w *worker) run() {
 	}
 }
 
-// publish waits for a connection that no alarm blocks, and for credit, and publishes one message, unless ctx ends: then
-// nothing waits for the result.
+// publish waits for a usable connection and for credit, and publishes one message, unless ctx ends.
 func (w *worker) publish(ctx context.Context, o *wire.Outgoing) sentMessage {
 	if err := ctx.Err(); err != nil {
 		return sentMessage{err: fmt.Errorf("%w: %w", wire.ErrNoAnswer, err)}
@@ -272,8 +271,8 @@ func (w *worker) open(ctx context.Context) (*session, error) {
 	}
 }
 
-// answers adds the published messages of the job to pending, and the errors of the others to
-// errs. When ctx ends before the job is done, all of its messages get wire.ErrNoAnswer.
+// answers adds the published messages of the job to pending, and the errors of the others to errs. When ctx ends before
+// the job is done, all of its messages get wire.ErrNoAnswer.
 func (j *job) answers(ctx context.Context, p *Publisher, pending []sentMessage, errs []error) []sentMessage {
 	select {
 	case <-j.published:
