@@ -1,25 +1,22 @@
-// Package retry is the path of one failed message, a file for each step. Read it in this
-// order:
+// Package retry is the path of one failed message, a file for each step. Read it in this order:
 //
-//	intake.go        a batch of dead letters, safe in the store before it is acknowledged; what others
-//	                 have parked in RabbitMQ, likewise
+//	intake.go        a batch of dead letters, or parked messages, safe in the store before it is acknowledged
 //	receipts.go      the id that a message had, if it is redelivered
 //	verdict.go       which queue it failed in, what proves that, and what the policy decides
-//	persist.go       records into the store, in one commit where there is room for it; what log, metrics
-//	                 and displays receive
+//	persist.go       records into the store; the events that log, metrics and displays receive
 //	delayqueue.go    a policy that waits in RabbitMQ: declared, and published to where it waits
 //	scheduler.go     what is due in the store: claimed, published, and only then deleted
 //	retrytargets.go  which queues a message may be retried to
 //	sender.go        the only place that publishes retries and forwards
-//	adopted.go       what is taken from dead-letter queues that existed before Redrive; formats.go: what
-//	                 frameworks write to such messages; followed.go: of which queue they are, where
-//	                 Redrive stays a consumer
+//	adopted.go       what is taken from dead-letter queues that existed before Redrive
+//	formats.go       what frameworks write to such messages
+//	followed.go      of which queue they are, where Redrive stays a consumer
 //
 // Messages are parked in three places: by their verdict (park in verdict.go), because they can never be retried
 // (finishClaims in scheduler.go), and by others (ParkedIntake). parkedEvent in persist.go makes the event of each.
 //
-// What a message carries from attempt to attempt is package headers. This package opens no
-// AMQP connection, and imports no HTTP and no store engine: its callers pass it those.
+// What a message carries from attempt to attempt is package headers. This package opens no AMQP connection, and imports
+// no HTTP and no store engine.
 package retry
 
 import (

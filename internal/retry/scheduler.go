@@ -114,8 +114,7 @@ func NewScheduler(
 		failingSince: map[string]time.Time{}}
 }
 
-// Run publishes messages as they come due until ctx ends. Then it waits for the answers to
-// what it has published, for grace at most.
+// Run publishes messages as they come due until ctx ends. Then it waits for the answers, for grace at most.
 //
 // This goroutine claims and publishes, in due order. One for each batch waits for RabbitMQ's answers, and one finishes
 // the claims that were answered: the next batches are under way while others are confirmed or made durable.
@@ -451,9 +450,8 @@ func (c *claimed) mayClaim(l store.Lane, now time.Time) (messages, bytes int, fu
 	return messages, bytes, false
 }
 
-// begin counts what was claimed of a lane. halfFull reports whether at least half of the window is in
-// use with it; previous is closed when the answers to the previous batch were passed on, and passedOn is to be
-// closed when those to this one were.
+// begin counts what was claimed of a lane. halfFull reports whether at least half of the window is in use with it.
+// previous is closed when the answers to the previous batch were passed on; the caller closes passedOn.
 func (c *claimed) begin(
 	l store.Lane, messages, bytes int,
 ) (halfFull bool, previous <-chan struct{}, passedOn chan struct{}) {
