@@ -97,16 +97,6 @@ func TestSetsOfQueuesAreBounded(t *testing.T) {
 	expect.Equal(t, len(d.lostQueues), 1000, "queues are marked as lost")
 }
 
-func TestBatchesAreFinishedTogether(t *testing.T) {
-	answered := make(chan sentBatch, 2*maxFinished)
-	for range maxFinished + 1 {
-		answered <- sentBatch{}
-	}
-	for i, want := range []int{maxFinished, 3, 1} {
-		expect.Equal(t, len(withAnswered(sentBatch{}, answered)), want, "%d: batches", i)
-	}
-}
-
 // Each attempt of a message has its own jitter, and so has each message.
 func TestSeedsDiffer(t *testing.T) {
 	seen := map[uint64]bool{}
