@@ -66,8 +66,7 @@ type Store interface {
 	Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (more bool, err error)) error
 }
 
-// Scheduler publishes due messages, lane by lane. Make one with NewScheduler and call Run
-// once.
+// Scheduler publishes due messages, lane by lane. Call Run once.
 type Scheduler struct {
 	store    Store
 	sender   BatchSender
@@ -78,7 +77,7 @@ type Scheduler struct {
 
 	claimed claimed
 	woken   Wakeup
-	served  map[store.Lane]bool // in this round; one that the limits of claimed cut short continues with the others
+	served  map[store.Lane]bool // had a batch in this round; one that is cut short continues with the others
 
 	// pausing is held while pauses change, also while they are read from the store. Separate from mu, so that reading a
 	// pause never waits for the store.
@@ -109,9 +108,8 @@ func NewScheduler(
 	throttle.SetCatchUp(catchUp)
 	return &Scheduler{store: s, sender: sender, throttle: throttle, events: events, log: log, report: report,
 		backoffs: map[store.Lane]backoff{}, paused: map[string]bool{}, served: map[store.Lane]bool{}, woken: wake,
-		pausing:      semaphore.NewWeighted(1),
-		claimed:      claimed{perDestination: map[store.Lane]*laneWindow{}},
-		failingSince: map[string]time.Time{}}
+		pausing: semaphore.NewWeighted(1), failingSince: map[string]time.Time{},
+		claimed: claimed{perDestination: map[store.Lane]*laneWindow{}}}
 }
 
 // Run publishes messages as they come due until ctx ends. Then it waits for the answers, for grace at most.
@@ -397,8 +395,8 @@ type claimed struct {
 // laneWindow counts and bounds what is claimed for one destination. Lanes that forward to the same target share one.
 type laneWindow struct {
 	messages, bytes int
-	// size is how many messages may be claimed. A batch that filled half of it makes it windowGrowth times as large if
-	// it was confirmed, and otherwise firstWindow again.
+	// size is how many messages may be claimed. It grows windowGrowth times with each confirmed batch that filled half
+	// of it, and is firstWindow again after a batch that was not confirmed.
 	size int
 	used time.Time
 	last chan struct{} // closed when the answers to its latest batch were passed on
