@@ -21,14 +21,12 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/google/uuid"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/background"
-	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
@@ -42,15 +40,11 @@ var ErrNoAudit = hint.New("no_audit", "the audit log cannot be written, and noth
 // Store is the part of a store that actions need. Where it is a store.Snapshotter too, it can be
 // copied.
 type Store interface {
-	Add(ctx context.Context, records []*store.Record) error
-	Find(ctx context.Context, id uuid.UUID) ([]store.Listed, error)
-	PastFailures(ctx context.Context, id uuid.UUID) ([]store.PastFailure, error)
-	Counts(ctx context.Context) ([]store.QueueCount, error)
-	Groups(ctx context.Context) ([]store.GroupCount, error)
-	GroupOf(r *store.Record) errorgroup.ID
+	store.Searcher
 	store.Changer
-	store.Scanner
 	store.SideTable
+	Add(ctx context.Context, records []*store.Record) error
+	Counts(ctx context.Context) ([]store.QueueCount, error)
 }
 
 // Audit writes the audit log: see package audit.

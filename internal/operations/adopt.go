@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/inspect"
@@ -102,10 +100,12 @@ func (r *Runner) Follow(ctx context.Context, by auth.Caller, queue string, q Fol
 	if q.Queue != "" {
 		queues = append(queues, q.Queue)
 	}
+	if err := checkNames(queues...); err != nil {
+		return err
+	}
 	for _, name := range queues {
-		if name == "" || len(name) > 255 || wire.OwnQueue(name) || strings.ContainsAny(name, "*?") {
-			return fmt.Errorf("%w: %.300q is empty, too long, a pattern, or one of Redrive's own queues",
-				inspect.ErrInvalid, name)
+		if strings.ContainsAny(name, "*?") {
+			return fmt.Errorf("%w: %q is a pattern: expected a queue's name", inspect.ErrInvalid, name)
 		}
 	}
 	if q.Then = cmp.Or(q.Then, "park"); q.Then != "park" && q.Then != "retry" {
@@ -195,14 +195,21 @@ func seen(by auth.Caller, queues []string) []string {
 	return slices.DeleteFunc(slices.Clone(queues), func(q string) bool { return !by.Sees(q) })
 }
 
+// checkNames refuses names that no queue of a user's has.
+func checkNames(queues ...string) error {
+	for _, name := range queues {
+		if name == "" || len(name) > 255 || wire.OwnQueue(name) {
+			return fmt.Errorf("%w: %.300q is empty, too long, or one of Redrive's own queues", inspect.ErrInvalid, name)
+		}
+	}
+	return nil
+}
+
 // planAdoption plans to adopt the messages that are in a queue now. It touches nothing.
 func (r *Runner) planAdoption(ctx context.Context, by auth.Caller, q PlanRequest) (Plan, error) {
 	queues := append([]string{q.From}, q.WorkQueues...)
-	for _, name := range queues {
-		if name == "" || len(name) > 255 || wire.OwnQueue(name) {
-			return Plan{}, fmt.Errorf("%w: %.300q is empty, too long, or one of Redrive's own queues",
-				inspect.ErrInvalid, name)
-		}
+	if err := checkNames(queues...); err != nil {
+		return Plan{}, err
 	}
 	switch {
 	case q.Query != "" || q.At != nil || q.To != "":
@@ -218,9 +225,6 @@ func (r *Runner) planAdoption(ctx context.Context, by auth.Caller, q PlanRequest
 			"%d queues",
 			inspect.ErrInvalid, q.Limit, len(q.WorkQueues), maxPlanQueues)
 	}
-	if err := actions.CheckReason(q.Reason); err != nil {
-		return Plan{}, err
-	}
 	if err := r.Actions.Permit(by, q.Verb.Info().Role, "plan.adopt", q.From, queues...); err != nil {
 		return Plan{}, err
 	}
@@ -228,16 +232,14 @@ func (r *Runner) planAdoption(ctx context.Context, by auth.Caller, q PlanRequest
 	if err != nil {
 		return Plan{}, err
 	}
-	now := r.now()
-	op := newOperation()
+	op := r.newPlan(by, q)
 	if len(is.WorkQueues) == 1 {
 		op.head.Lead = is.WorkQueues[0]
 	}
 	is.WorkQueues = seen(by, is.WorkQueues)
 	p := &op.Operation.Plan
-	*p = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: q.Verb, From: q.From, WorkQueues: q.WorkQueues,
-		Format: q.Format, Leads: is.WorkQueues, Reason: q.Reason, By: by.Name, Made: now, Expires: now.Add(planLives),
-		Count: min(is.Ready, cmp.Or(q.Limit, math.MaxInt64)), Samples: []inspect.Message{}}
+	p.From, p.WorkQueues, p.Format, p.Leads = q.From, q.WorkQueues, q.Format, is.WorkQueues
+	p.Count = min(is.Ready, cmp.Or(q.Limit, math.MaxInt64))
 	p.Queues = []PlanQueue{{Queue: q.From, Count: p.Count, Known: true, Exists: true,
 		Consumers: is.Consumers, Ready: int(is.Ready)}}
 	switch {
@@ -264,7 +266,7 @@ func (r *Runner) planAdoption(ctx context.Context, by auth.Caller, q PlanRequest
 			return Plan{}, err
 		}
 	}
-	return *p, r.keepPlan(ctx, op, now)
+	return *p, r.keepPlan(ctx, op)
 }
 
 const (
@@ -405,13 +407,12 @@ func (r *Runner) park(ctx context.Context, op *operation, n int) (parked int, ag
 // saveAdoption writes the progress of an adoption. Until it has succeeded, nothing more is taken.
 func (r *Runner) saveAdoption(ctx context.Context, op *operation, p progress) error {
 	op.unsaved = &p
-	if err := r.Store.PutEntries(ctx, []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}); err != nil {
-		op.uncertain = true
-		return err
+	err := r.putProgress(ctx, op, p)
+	if err == nil {
+		op.unsaved = nil
+		op.set(func() { op.notePace(time.Now()) })
 	}
-	op.unsaved = nil
-	r.noteProgress(op, p, time.Now())
-	return nil
+	return err
 }
 
 // noneLeftFor is how long a queue must be empty before its adoption ends early: RabbitMQ requeues the

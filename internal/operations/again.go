@@ -212,14 +212,10 @@ func (r *Runner) walkOn(ctx context.Context, op *operation) (over bool, err erro
 	if was := p.Again; len(entries) > 0 || is.Settled != was.Settled || is.Watched != was.Watched {
 		slices.SortStableFunc(is.Errors, func(a, b AgainError) int { return cmp.Compare(b.Count, a.Count) })
 		p.Again = &is
-		entries = append(entries, entryOf(partsOf(op.ID)+"progress", p))
-		if err := r.Store.PutEntries(ctx, entries); err != nil {
-			op.uncertain = true
+		if err := r.putProgress(ctx, op, p, entries...); err != nil {
 			return false, err
 		}
-		op.set(func() { op.progress = p })
 		w.changed = now
-		r.changed(op.ID)
 	}
 	if w.after = after; over {
 		w.after = ""
@@ -317,7 +313,7 @@ func (r *Runner) becameOf(
 	if how != notKept {
 		return how, e, nil
 	}
-	if f, ok := r.canaryFailures.since(id, o.At); ok && f.group.Queue == o.Queue {
+	if f, ok := r.canaryFailures.after(id, o.At.UnixMicro()); ok && f.group.Queue == o.Queue {
 		return hasFailed, againErrorOf(f.group), nil
 	}
 	r.canaryFailures.watch(op.ID, id)
@@ -358,9 +354,6 @@ func (r *Runner) watchReplayed(op *operation, all []actions.Outcome) {
 func (r *Runner) planRest(ctx context.Context, by auth.Caller, c actions.RecordChange, q PlanRequest) (Plan, error) {
 	if q.Verb != actions.Replay || strings.TrimSpace(q.Query) != "" {
 		return Plan{}, fmt.Errorf("%w: rest_of is of a replay without a query", inspect.ErrInvalid)
-	}
-	if err := actions.CheckReason(q.Reason); err != nil {
-		return Plan{}, err
 	}
 	if err := r.Actions.Permit(by, q.Verb.Info().Role, "plan."+string(q.Verb), "the rest of "+q.RestOf); err != nil {
 		return Plan{}, err

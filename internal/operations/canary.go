@@ -93,8 +93,8 @@ func (r *Runner) whereIs(ctx context.Context, c canary, last bool) (how whereabo
 	if how, why = c.among(kept); how != notKept {
 		return how, why, nil
 	}
-	if why, failed := r.canaryFailures.of(c); failed {
-		return hasFailed, why, nil
+	if f, failed := r.canaryFailures.after(c.ID, c.Failed); failed {
+		return hasFailed, f.why, nil
 	}
 	if !last {
 		return notKept, "", nil
@@ -134,9 +134,6 @@ type canaryFailure struct {
 func (w *canaryFailures) add(operation string, all []canary) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.byID == nil {
-		w.byID = map[uuid.UUID]*canaryFailure{}
-	}
 	for _, c := range all {
 		if w.byID[c.ID] == nil {
 			w.byID[c.ID] = &canaryFailure{operation: operation}
@@ -151,25 +148,18 @@ func (w *canaryFailures) watch(operation string, id uuid.UUID) {
 	if w.byID[id] != nil || w.more[operation] >= maxAgainWatched {
 		return
 	}
-	if w.byID == nil {
-		w.byID = map[uuid.UUID]*canaryFailure{}
-	}
-	if w.more == nil {
-		w.more = map[string]int{}
-	}
 	w.more[operation]++
 	w.byID[id] = &canaryFailure{operation: operation}
 }
 
-// since returns the failure of a message if it came after at.
-func (w *canaryFailures) since(id uuid.UUID, at time.Time) (canaryFailure, bool) {
+// after returns the failure of a message if it came after at, in microseconds.
+func (w *canaryFailures) after(id uuid.UUID, at int64) (canaryFailure, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	f := w.byID[id]
-	if f == nil || f.at <= at.UnixMicro() {
-		return canaryFailure{}, false
+	if f := w.byID[id]; f != nil && f.at > at {
+		return *f, true
 	}
-	return *f, true
+	return canaryFailure{}, false
 }
 
 // remove stops watching the messages of an operation.
@@ -178,16 +168,6 @@ func (w *canaryFailures) remove(operation string) {
 	defer w.mu.Unlock()
 	delete(w.more, operation)
 	maps.DeleteFunc(w.byID, func(_ uuid.UUID, f *canaryFailure) bool { return f.operation == operation })
-}
-
-func (w *canaryFailures) of(c canary) (why string, failed bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	f := w.byID[c.ID]
-	if f == nil || f.at <= c.Failed {
-		return "", false
-	}
-	return f.why, true
 }
 
 // Failed receives each message that fails; it may be called by several goroutines.

@@ -26,7 +26,7 @@ func (r *Runner) Watch(ctx context.Context, by auth.Caller) <-chan Tick {
 	}
 	go func() {
 		defer close(ticks)
-		w := watcher{Runner: r, by: by, ops: map[string]shownOperation{}}
+		w := watcher{Runner: r, by: by, ops: map[string]Operation{}}
 		w.failedBefore = r.Inspect.Failures(by)
 		each := time.NewTicker(time.Second)
 		defer each.Stop()
@@ -59,24 +59,7 @@ type watcher struct {
 	by                      auth.Caller
 	last                    Tick // sent
 	failedBefore, failedNow int64
-	ops                     map[string]shownOperation
-}
-
-// shownOperation has the parts of an operation that change while it is watched.
-type shownOperation struct {
-	state, why, left      string
-	done, skipped, failed int64
-	perSecond             float64
-	sent, failedAgain     int64
-	settled               bool
-}
-
-func shownOf(o *Operation) shownOperation {
-	s := shownOperation{o.State, o.Why, o.Left, o.Done, o.SkippedN, o.Failed, o.PerSecond, 0, 0, false}
-	if a := o.Replayed; a != nil {
-		s.sent, s.failedAgain, s.settled = a.Sent, a.FailedAgain, a.Until != nil
-	}
-	return s
+	ops                     map[string]Operation
 }
 
 // next returns the current state, and whether it differs from what was sent last.
@@ -90,13 +73,12 @@ func (w *watcher) next(ctx context.Context) (t Tick, news bool, err error) {
 	if err != nil {
 		return t, false, err
 	}
-	for i := range ops {
-		o := &ops[i]
+	for _, o := range ops {
 		switch was, ok := w.ops[o.ID]; {
 		case !ok && w.last.At.IsZero() && o.Ended != nil: // there may be a thousand such
-			w.ops[o.ID] = shownOf(o)
-		case was != shownOf(o):
-			t.Operations = append(t.Operations, *o)
+			w.ops[o.ID] = o
+		case !reflect.DeepEqual(was, o):
+			t.Operations = append(t.Operations, o)
 		}
 	}
 	is, was := t.Totals, w.last.Totals
@@ -106,7 +88,7 @@ func (w *watcher) next(ctx context.Context) (t Tick, news bool, err error) {
 
 func (w *watcher) remember(t Tick) {
 	w.last, w.failedBefore = t, w.failedNow
-	for i := range t.Operations {
-		w.ops[t.Operations[i].ID] = shownOf(&t.Operations[i])
+	for _, o := range t.Operations {
+		w.ops[o.ID] = o
 	}
 }

@@ -62,6 +62,8 @@ type progress struct {
 	Unlogged             bool       `json:"Untold,omitempty"` // its last line in the audit log is still to be written
 }
 
+func (p progress) entry(id string) store.Entry { return entryOf(partsOf(id)+"progress", p) }
+
 func (p *progress) processed() int64 { return p.Done + p.Skipped + p.Fails }
 
 // active reports whether it has begun and not ended.
@@ -173,6 +175,9 @@ func (r *Runner) byID(ctx context.Context, id string) (*operation, error) {
 
 // operation finds one that the caller may see: they see all its queues.
 func (r *Runner) operation(ctx context.Context, by auth.Caller, id string) (*operation, error) {
+	if err := by.May(auth.Viewer, ""); err != nil {
+		return nil, err
+	}
 	op, err := r.byID(ctx, id)
 	if err != nil {
 		return nil, err
@@ -259,32 +264,25 @@ func (r *Runner) Operations(ctx context.Context, by auth.Caller) ([]Operation, e
 
 // Operation is one that was started.
 func (r *Runner) Operation(ctx context.Context, by auth.Caller, id string) (Operation, error) {
-	if err := by.May(auth.Viewer, ""); err != nil {
-		return Operation{}, err
-	}
 	op, err := r.operation(ctx, by, id)
 	if err != nil {
 		return Operation{}, err
 	}
-	op.mu.Lock()
-	defer op.mu.Unlock()
-	if op.progress.State == "" {
+	o := op.snapshot(r.now())
+	if o.State == "" {
 		return Operation{}, fmt.Errorf("%w: %s is a plan that was not started", inspect.ErrNotFound, id)
 	}
-	return op.show(r.now()), nil
+	return o, nil
 }
 
 // Outcomes returns the results of an operation's messages, in the order in which they were processed.
 func (r *Runner) Outcomes(ctx context.Context, by auth.Caller, id, after string, limit int) (Outcomes, error) {
 	page := Outcomes{Outcomes: []actions.Outcome{}}
-	if err := by.May(auth.Viewer, ""); err != nil {
+	if _, err := r.operation(ctx, by, id); err != nil {
 		return page, err
 	}
 	limit, err := inspect.PageSize(limit)
 	if err != nil {
-		return page, err
-	}
-	if _, err := r.operation(ctx, by, id); err != nil {
 		return page, err
 	}
 	prefix := partsOf(id) + "outcome/"

@@ -35,10 +35,13 @@ const (
 // Plan finds the messages of an action, and keeps that set: what fails later,
 // or is changed, is not in it. It changes no message.
 func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan, error) {
-	if q.Verb == actions.Adopt {
-		return r.planAdoption(ctx, by, q)
+	if err := actions.CheckReason(q.Reason); err != nil {
+		return Plan{}, err
 	}
-	if q.Verb == actions.Unadopt {
+	switch q.Verb {
+	case actions.Adopt:
+		return r.planAdoption(ctx, by, q)
+	case actions.Unadopt:
 		return r.planUnadoption(ctx, by, q)
 	}
 	c := actions.RecordChange{Verb: q.Verb, By: by.Name, To: q.To, At: q.At}
@@ -51,9 +54,6 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 	if strings.TrimSpace(q.Query) == "" {
 		return Plan{}, fmt.Errorf("%w: the query is empty: say which messages, such as queue:orders",
 			inspect.ErrInvalid)
-	}
-	if err := actions.CheckReason(q.Reason); err != nil {
-		return Plan{}, err
 	}
 	if err := r.Actions.Permit(by, q.Verb.Info().Role, "plan."+string(q.Verb), q.Query,
 		targetOf(&Plan{Verb: q.Verb, To: q.To})...); err != nil {
@@ -78,25 +78,21 @@ func (r *Runner) planOf(
 	if _, err := r.operations(ctx); err != nil { // or Lead would delete its keys as a crash's
 		return Plan{}, err
 	}
-	now := r.now()
-	op := newOperation()
-	op.Operation.Plan = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: q.Verb, Query: q.Query, At: q.At,
-		To: q.To, Reason: q.Reason, RestOf: q.RestOf,
-		By: by.Name, Made: now, Expires: now.Add(planLives), Queues: []PlanQueue{}, Samples: []inspect.Message{}}
+	op := r.newPlan(by, q)
 	leave, err := r.planners.Enter(ctx, by.ID(), 1)
 	if err != nil {
 		return Plan{}, err
 	}
 	defer leave()
-	r.beginPlanning(op.ID)
-	defer r.endPlanning(op.ID)
+	r.planning.Store(op.ID, true)
+	defer r.planning.Delete(op.ID)
 	err = r.freeze(ctx, c, op, find)
 	if err == nil {
 		err = r.checkQueues(ctx, &op.Operation.Plan)
 	}
 	if err == nil {
 		check(&op.Operation.Plan)
-		err = r.keepPlan(ctx, op, now)
+		err = r.keepPlan(ctx, op)
 	}
 	if err != nil {
 		// What is written is of no use; when this fails too, Lead deletes it.
@@ -106,8 +102,17 @@ func (r *Runner) planOf(
 	return op.Operation.Plan, nil
 }
 
+// newPlan returns a plan without messages.
+func (r *Runner) newPlan(by auth.Caller, q PlanRequest) *operation {
+	op, now := newOperation(), r.now()
+	op.Operation.Plan = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: q.Verb, Query: q.Query, At: q.At, To: q.To,
+		Reason: q.Reason, RestOf: q.RestOf, By: by.Name, Made: now, Expires: now.Add(planLives),
+		Queues: []PlanQueue{}, Samples: []inspect.Message{}}
+	return op
+}
+
 // keepPlan stores a plan.
-func (r *Runner) keepPlan(ctx context.Context, op *operation, now time.Time) error {
+func (r *Runner) keepPlan(ctx context.Context, op *operation) error {
 	if _, err := r.operations(ctx); err != nil {
 		return err
 	}
@@ -119,7 +124,7 @@ func (r *Runner) keepPlan(ctx context.Context, op *operation, now time.Time) err
 	r.mu.Release(1)
 	if r.shared() {
 		r.changed(op.ID) // the leader deletes those that are too many
-	} else if err := r.forgetOld(ctx, now); err != nil { // or plans would fill the disk
+	} else if err := r.forgetOld(ctx, op.Made); err != nil { // or plans would fill the disk
 		r.log.Error("old plans cannot be forgotten; trying again", "error", err)
 	}
 	return nil
@@ -258,9 +263,6 @@ func (p *Plan) warn(q PlanQueue) {
 
 // GetPlan returns a plan, also one that became an operation.
 func (r *Runner) GetPlan(ctx context.Context, by auth.Caller, id string) (Plan, error) {
-	if err := by.May(auth.Viewer, ""); err != nil { // as an operation: it shows only queues that they see
-		return Plan{}, err
-	}
 	op, err := r.operation(ctx, by, id)
 	if err != nil {
 		return Plan{}, err

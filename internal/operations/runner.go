@@ -39,14 +39,9 @@ import (
 
 // Store is the part of a store that operations need; Actions changes messages.
 type Store interface {
-	Find(ctx context.Context, id uuid.UUID) ([]store.Listed, error)
-	Get(ctx context.Context, key store.Key) (store.Listed, error)
-	PastFailures(ctx context.Context, id uuid.UUID) ([]store.PastFailure, error)
+	store.Searcher
+	store.SideTable
 	NewestNumber(ctx context.Context) (uint64, error)
-	Entry(ctx context.Context, name string) ([]byte, error)
-	Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (more bool, err error)) error
-	PutEntries(ctx context.Context, entries []store.Entry) error
-	DeleteEntries(ctx context.Context, prefix string) error
 }
 
 // Config has the parts of a Runner.
@@ -73,7 +68,7 @@ type Runner struct {
 	mu       *semaphore.Weighted
 	loaded   bool
 	all      map[string]*operation
-	planning map[string]bool // plans whose selection is being written
+	planning sync.Map // ids of plans that are being made, whose entries are not a crash's
 	planners background.Places
 	wake     [2]chan struct{} // by loop: there is work
 
@@ -87,9 +82,10 @@ type Runner struct {
 // New makes a Runner.
 func New(c Config) *Runner {
 	return &Runner{Config: c, log: c.Inspect.Log, mu: semaphore.NewWeighted(1), all: map[string]*operation{},
-		planning: map[string]bool{}, stale: [2]map[string]bool{{}, {}},
-		planners: background.Places{What: "plans that are being made", All: 8, Own: 2},
-		wake:     [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}}
+		stale:          [2]map[string]bool{{}, {}},
+		planners:       background.Places{What: "plans that are being made", All: 8, Own: 2},
+		wake:           [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)},
+		canaryFailures: canaryFailures{byID: map[uuid.UUID]*canaryFailure{}, more: map[string]int{}}}
 }
 
 func (r *Runner) now() time.Time { return r.Inspect.Now() }
@@ -105,20 +101,6 @@ func (r *Runner) changed(ids ...string) {
 	if r.shared() {
 		r.Inspect.Changed(ids...)
 	}
-}
-
-// beginPlanning registers a plan that is being made, so that its entries are not deleted as a
-// crash's.
-func (r *Runner) beginPlanning(id string) {
-	r.lock()
-	defer r.mu.Release(1)
-	r.planning[id] = true
-}
-
-func (r *Runner) endPlanning(id string) {
-	r.lock()
-	defer r.mu.Release(1)
-	delete(r.planning, id)
 }
 
 // Wake has the Runner look for work now.
@@ -243,8 +225,9 @@ func (r *Runner) forgetOrphans(ctx context.Context, now time.Time) error {
 		if err != nil || id == "" {
 			return err
 		}
+		_, planning := r.planning.Load(id) // before all, where the plan is by the end of planning
 		r.lock()
-		orphan := r.all[id] == nil && !r.planning[id]
+		orphan := r.all[id] == nil && !planning
 		r.mu.Release(1)
 		if orphan && r.shared() { // another replica may be making it, or just have made it
 			head, err := r.Store.Entry(ctx, headPrefix+id)

@@ -228,7 +228,7 @@ func (op *operation) acquire(ctx context.Context) error {
 // save writes an operation that was changed. The caller has op.stepping.
 func (r *Runner) save(ctx context.Context, op *operation, h *head, p progress) error {
 	p.Replica = r.Replica
-	entries := []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}
+	entries := []store.Entry{p.entry(op.ID)}
 	if h != nil {
 		entries = append(entries, entryOf(headPrefix+op.ID, h))
 	}

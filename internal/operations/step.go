@@ -80,7 +80,7 @@ func (r *Runner) run(ctx context.Context, of int) {
 
 // sooner is the earlier of two times, of which the zero time is none.
 func sooner(a, b time.Time) time.Time {
-	if a.IsZero() || b.Before(a) {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
 	}
 	return a
@@ -104,19 +104,12 @@ func (r *Runner) round(ctx context.Context, of int) (next time.Time, err error) 
 		if op.stepping.Acquire(ctx, 1) != nil {
 			return next, nil // ctx has ended
 		}
-		var at time.Time
 		if !r.Inspect.ReadOnly {
-			at = r.step(ctx, op)
-			if next := r.countAgain(ctx, op); !next.IsZero() {
-				at = sooner(at, next)
-			}
+			next = sooner(next, sooner(r.step(ctx, op), r.countAgain(ctx, op)))
 		} else if op.active() {
 			op.set(func() { op.trouble = "this service is read-only now; the operation continues when it is not" })
 		}
 		op.stepping.Release(1)
-		if !at.IsZero() {
-			next = sooner(next, at)
-		}
 	}
 	return next, nil
 }
@@ -367,7 +360,7 @@ func (op *operation) withOutcomes(all []actions.Outcome, canaries []canary, now 
 	case processed == op.Count:
 		p.State, p.Ended = Finished, &now
 	}
-	entries := []store.Entry{entryOf(partsOf(op.ID)+"progress", p), entryOf(outcomeName(op.ID, at), all)}
+	entries := []store.Entry{p.entry(op.ID), entryOf(outcomeName(op.ID, at), all)}
 	if len(canaries) > 0 {
 		entries = append(entries, entryOf(fmt.Sprintf("%scanary/%012d", partsOf(op.ID), at), canaries))
 	}
@@ -382,13 +375,18 @@ func (r *Runner) saveState(ctx context.Context, op *operation, state, why string
 		now := r.now()
 		p.Ended = &now
 	}
-	if err := r.Store.PutEntries(ctx, []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}); err != nil {
+	return time.Now(), r.putProgress(ctx, op, p)
+}
+
+// putProgress writes an operation's progress, after other entries in the same step. The caller has op.stepping.
+func (r *Runner) putProgress(ctx context.Context, op *operation, p progress, others ...store.Entry) error {
+	if err := r.Store.PutEntries(ctx, append(others, p.entry(op.ID))); err != nil {
 		op.uncertain = true
-		return time.Time{}, err
+		return err
 	}
 	op.set(func() { op.progress = p })
 	r.changed(op.ID)
-	return time.Now(), nil
+	return nil
 }
 
 // missingTarget is why messages can no longer be published, or "". That RabbitMQ does not
@@ -434,13 +432,9 @@ func (r *Runner) logEnd(ctx context.Context, op *operation) error {
 	}
 	end(nil, p.Done)
 	p.Unlogged = false
-	if err := r.Store.PutEntries(context.WithoutCancel(ctx),
-		[]store.Entry{entryOf(partsOf(op.ID)+"progress", p)}); err != nil {
-		op.uncertain = true
+	if err := r.putProgress(context.WithoutCancel(ctx), op, p); err != nil {
 		return err
 	}
-	op.set(func() { op.progress = p })
-	r.changed(op.ID)
 	r.log.Info("an operation has ended", "operation", op.ID, "state", p.State, "done", p.Done, "skipped", p.Skipped,
 		"of", op.Count)
 	return nil

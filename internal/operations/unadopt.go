@@ -34,16 +34,12 @@ type Sink interface {
 
 // planUnadoption plans to put back the messages that are still parked from a dead-letter queue. It touches nothing.
 func (r *Runner) planUnadoption(ctx context.Context, by auth.Caller, q PlanRequest) (Plan, error) {
-	switch {
-	case q.To == "" || len(q.To) > 255 || wire.OwnQueue(q.To):
-		return Plan{}, fmt.Errorf("%w: %.300q is empty, too long, or one of Redrive's own queues",
-			inspect.ErrInvalid, q.To)
-	case q.Query != "" || q.At != nil || q.From != "" || len(q.WorkQueues) > 0 || q.Limit != 0:
+	if err := checkNames(q.To); err != nil {
+		return Plan{}, err
+	}
+	if q.Query != "" || q.At != nil || q.From != "" || len(q.WorkQueues) > 0 || q.Limit != 0 {
 		return Plan{}, fmt.Errorf("%w: unadopt takes the queue (to), and no query, time, limit or other queue",
 			inspect.ErrInvalid)
-	}
-	if err := actions.CheckReason(q.Reason); err != nil {
-		return Plan{}, err
 	}
 	if err := r.Actions.Permit(by, q.Verb.Info().Role, "plan.unadopt", q.To, q.To); err != nil {
 		return Plan{}, err
