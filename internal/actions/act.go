@@ -73,8 +73,7 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 	to := ""
 	var queues []string
 	if act.To != "" {
-		to = " to " + act.To
-		queues = append(queues, act.To)
+		to, queues = " to "+act.To, []string{act.To}
 	}
 	if err := a.Permit(by, act.Verb.Info().Role, string(act.Verb), fmt.Sprintf("%d messages%s", len(act.IDs), to),
 		queues...); err != nil {
@@ -111,14 +110,12 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 		some, err = a.Apply(ctx, c, refs[len(all):], nil)
 		all = append(all, some...)
 	}
-	for i, t := range refs {
-		switch {
-		case i < len(all):
-			acted.Outcomes[at[i]] = all[i]
-		default:
-			acted.Outcomes[at[i]] = Outcome{ID: t.ID, Key: string(t.Key), Queue: t.Queue, Outcome: Failed,
-				Why: err.Error(), At: a.now()}
-		}
+	for _, t := range refs[len(all):] {
+		all = append(all, Outcome{ID: t.ID, Key: string(t.Key), Queue: t.Queue, Outcome: Failed, Why: err.Error(),
+			At: a.now()})
+	}
+	for i, o := range all {
+		acted.Outcomes[at[i]] = o
 	}
 	acted.Done = len(succeeded(all))
 	a.Announce(c, all)
@@ -280,12 +277,17 @@ func copyOf(r *store.Record, due time.Time) *store.Record {
 	return &made
 }
 
-// notBefore rounds up to the microseconds that a store keeps: no message is retried early.
-func notBefore(t time.Time) time.Time {
-	if cut := t.Truncate(time.Microsecond); cut.Before(t) {
+// dueAt returns at, or now if that is nil or past, rounded up to the microseconds that a store keeps: no message is
+// retried early.
+func dueAt(at *time.Time, now time.Time) time.Time {
+	due := now
+	if at != nil && at.After(now) {
+		due = *at
+	}
+	if cut := due.Truncate(time.Microsecond); cut.Before(due) {
 		return cut.Add(time.Microsecond)
 	}
-	return t
+	return due
 }
 
 // outcome changes one record, or says why not.

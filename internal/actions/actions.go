@@ -53,7 +53,7 @@ type Audit interface {
 	Forget(ctx context.Context, now time.Time) error
 }
 
-// Config has the parts that actions work with. An action is refused if its part is left out.
+// Config has the parts that actions work with.
 type Config struct {
 	// Inspect finds what to act on. Its log, clock and decoder are used, too.
 	Inspect *inspect.Inspector
@@ -62,12 +62,11 @@ type Config struct {
 	Events  retry.Listener
 	// Restorable is how long a discarded message can be restored.
 	Restorable time.Duration
-	// SetPaused pauses the retries of a queue now, or resumes them. The store has it
-	// already.
+	// SetPaused, when not nil, pauses the retries of a queue now, or resumes them. The store has it already.
 	SetPaused func(queue string, paused bool)
 	// BindRetryExchange makes a queue one that messages can be retried to.
 	BindRetryExchange func(ctx context.Context, queue string) error
-	// Force sets a queue's breaker now; the store has it already.
+	// Force, when not nil, sets a queue's breaker now; the store has it already.
 	Force func(queue, to, by, why string)
 	// AuditShort says that what room is left is for the entries of administrators; nil: never.
 	AuditShort func() error
@@ -126,7 +125,7 @@ func (a *Actions) Permit(by auth.Caller, role auth.Role, did, on string, queues 
 			err = by.May(role, q)
 		}
 	}
-	if errors.Is(err, auth.ErrForbidden) && a.Audit != nil {
+	if errors.Is(err, auth.ErrForbidden) {
 		// Only the beginning: a caller without permission must not fill the disk.
 		line := auditLine(by, did, on[:min(len(on), maxRefused)], 0, "")
 		if a.mayWrite(by, line) == nil {
@@ -189,9 +188,6 @@ func (a *Actions) Begin(
 ) (end func(err error, n int64), _ error) {
 	if err := CheckReason(why); err != nil {
 		return nil, err
-	}
-	if a.Audit == nil {
-		return nil, ErrNoAudit
 	}
 	line := auditLine(by, did, on, count, why)
 	if err := a.mayWrite(by, line); err != nil {

@@ -83,10 +83,6 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 		return Edited{}, err
 	}
 	now := a.now()
-	due := now
-	if e.At != nil && e.At.After(now) {
-		due = *e.At
-	}
 	made, unreadable := uuid.Nil, error(nil)
 	_, err = a.Store.Change(context.WithoutCancel(ctx), []store.Key{l.Key},
 		func(_ store.Key, r *store.Record) store.Edit {
@@ -96,7 +92,7 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 			if r == nil || r.State != l.Record.State || r.Held(now) {
 				return store.Edit{}
 			}
-			n := copyOf(r, notBefore(due))
+			n := copyOf(r, dueAt(e.At, now))
 			n.Message.Body, n.Message.Headers, n.Envelope = body, table, nil
 			n.ID = headers.NewID(&n.Message)
 			made = n.ID
@@ -176,10 +172,8 @@ func editHeaders(was amqp.Table, e EditRequest) (amqp.Table, error) {
 	if len(e.SetHeaders) == 0 && len(e.RemoveHeaders) == 0 {
 		return was, nil
 	}
-	is := maps.Clone(was)
-	if is == nil {
-		is = amqp.Table{}
-	}
+	is := amqp.Table{}
+	maps.Copy(is, was)
 	for _, name := range e.RemoveHeaders {
 		if _, there := is[name]; !there {
 			return nil, fmt.Errorf("header %.100q is not there to be removed", name)
@@ -194,10 +188,8 @@ func editHeaders(was amqp.Table, e EditRequest) (amqp.Table, error) {
 			return nil, fmt.Errorf("header %q is RabbitMQ's or Redrive's own: it is removed when the message "+
 				"is retried", name)
 		}
-		if _, removed := was[name]; removed {
-			if _, there := is[name]; !there {
-				return nil, fmt.Errorf("header %.100q is both set and removed", name)
-			}
+		if slices.Contains(e.RemoveHeaders, name) {
+			return nil, fmt.Errorf("header %.100q is both set and removed", name)
 		}
 		v, err := sameType(is[name], value)
 		if err != nil {

@@ -314,10 +314,7 @@ func (a *Actions) Forget(ctx context.Context, now time.Time) error {
 	if err == nil && n > 0 {
 		a.Inspect.Log.Info("discarded messages are gone for good: their time to be restored is over", "messages", n)
 	}
-	if a.Audit != nil {
-		err = errors.Join(err, a.Audit.Forget(ctx, now))
-	}
-	return err
+	return errors.Join(err, a.Audit.Forget(ctx, now))
 }
 
 // expireStep is how many messages are discarded in one step: few enough that others do not wait long.
@@ -325,9 +322,6 @@ const expireStep = 256
 
 // expire discards the parked messages whose retention is over at now.
 func (a *Actions) expire(ctx context.Context, now time.Time) error {
-	if a.Inspect.Config.Policies == nil {
-		return nil
-	}
 	policies := a.Inspect.Config.Policies()
 	if !slices.ContainsFunc(policies, func(p policy.Policy) bool { return p.Retention > 0 }) {
 		return nil
@@ -377,28 +371,22 @@ func (a *Actions) expireQueue(
 	var keys []store.Key
 	step := func() error {
 		for len(keys) > 0 {
-			var expired []bool
-			after := func(n int) (sum int64) {
-				for _, e := range expired[:n] {
-					if e {
-						sum++
-					}
-				}
-				return total + sum
-			}
+			totals := []int64{total} // after so many of the keys
 			n, err := a.Store.Change(ctx, keys, func(_ store.Key, r *store.Record) store.Edit {
-				expires := over(r)
-				if expired = append(expired, expires); expires {
+				sum, expires := totals[len(totals)-1], over(r)
+				if expires {
+					sum++
 					r.State, r.Due = store.Discarded, now.Add(a.Restorable)
 				}
+				totals = append(totals, sum)
 				return store.Edit{Keep: expires}
 			}, func(n int) []store.Entry {
-				return []store.Entry{{Name: store.ExpiredPrefix + queue, Value: strconv.AppendInt(nil, after(n), 10)}}
+				return []store.Entry{{Name: store.ExpiredPrefix + queue, Value: strconv.AppendInt(nil, totals[n], 10)}}
 			})
 			if err != nil {
 				return err
 			}
-			total, keys = after(n), keys[n:]
+			total, keys = totals[n], keys[n:]
 		}
 		return nil
 	}

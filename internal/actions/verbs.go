@@ -220,12 +220,8 @@ func (c RecordChange) skip(r *store.Record) string {
 
 // do does the verb to a record that skip does not leave out. made is the copy, if it makes one.
 func (c RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *store.Record) {
-	due := now
-	if c.At != nil && c.At.After(now) {
-		due = *c.At
-	}
 	linked := r.MadeInto
-	if made = c.Verb.Info().do(c, r, now, notBefore(due)); made != nil {
+	if made = c.Verb.Info().do(c, r, now, dueAt(c.At, now)); made != nil {
 		e.Add = []*store.Record{made}
 	}
 	e.Keep = made == nil || r.MadeInto != linked
