@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -171,11 +172,9 @@ func signal(c chan struct{}) {
 
 // sleep waits for d, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-timer.C:
+	case <-time.After(d):
 	}
 }
 
@@ -282,29 +281,24 @@ func (m *Member) divide(all []store.Replica, own heartbeat, began, now time.Time
 			m.known[s.ID] = k
 		}
 		if k.latest.N != b.N || k.seen.IsZero() {
-			k.acknowledged = !asks
-			k.seen = now
+			k.acknowledged, k.seen = !asks, now
 		} else if asks {
 			k.acknowledged = false
 		}
 		k.latest = b
-		switch fresh := now.Sub(k.seen) < shareLease; {
+		switch {
 		case s.ID == m.ID:
 			self = share.N
 			share.N++
-		case fresh && b.CanPublish:
-			share.N++
-			others = true
+		case now.Sub(k.seen) < shareLease:
 			acknowledged = acknowledged && k.acknowledged
-		case fresh:
-			acknowledged = acknowledged && k.acknowledged
+			if b.CanPublish {
+				share.N++
+				others = true
+			}
 		}
 	}
-	for id := range m.known {
-		if !there[id] {
-			delete(m.known, id)
-		}
-	}
+	maps.DeleteFunc(m.known, func(id string, _ *knownReplica) bool { return !there[id] })
 	if own.CanPublish || !others {
 		m.lastAble = now
 	}
@@ -343,14 +337,14 @@ func (m *Member) runElection(ctx context.Context) {
 			case t == nil:
 				t = m.beginTerm(ctx, n, began)
 			default:
-				t.renew(began)
+				t.ends.Reset(time.Until(began.Add(leadFor - stopEarly)))
 			}
 		} else if t != nil {
 			t.end()
 			t = nil
 			m.resign(ctx)
 		}
-		if t != nil && t.over() {
+		if t != nil && t.ctx.Err() != nil {
 			t.end()
 			t = nil
 		}
@@ -405,11 +399,6 @@ func (m *Member) beginTerm(ctx context.Context, n uint64, asked time.Time) *term
 	t.running.Go(func() { m.Lead(t.ctx) })
 	return t
 }
-
-func (t *term) renew(asked time.Time) { t.ends.Reset(time.Until(asked.Add(leadFor - stopEarly))) }
-
-// over reports whether the term has ended.
-func (t *term) over() bool { return t.ctx.Err() != nil }
 
 // end ends the term, and waits until Lead has returned.
 func (t *term) end() {
@@ -603,14 +592,13 @@ func (m *Member) ping(
 	last, again, missed := time.Now(), pingWhileUnsure, true
 	for ctx.Err() == nil {
 		_ = m.send(ctx, &Announcement{From: m.ID, Ping: ping}) // a failed one does not arrive
-		timer := time.NewTimer(again)
+		timer := time.After(again)
 		select {
 		case <-ctx.Done():
-		case <-timer.C:
+		case <-timer:
 			if time.Since(last) > silentFor {
 				fail(errPingLost)
 			}
-			timer.Stop()
 			continue
 		case <-received:
 			last = time.Now()
@@ -624,8 +612,7 @@ func (m *Member) ping(
 		}
 		select {
 		case <-ctx.Done():
-		case <-timer.C:
+		case <-timer:
 		}
-		timer.Stop()
 	}
 }

@@ -1,5 +1,4 @@
-// Package metrics turns events into Prometheus metrics. It registers nothing
-// globally.
+// Package metrics turns events into Prometheus metrics. It registers nothing globally.
 package metrics
 
 import (
@@ -35,17 +34,11 @@ type Metrics struct {
 
 	byQueue, fromZero []*prometheus.CounterVec
 
-	declaredAgain, listeners, notifications, rules *prometheus.CounterVec
+	declaredAgain, listeners, notifications, rules, configLoads *prometheus.CounterVec
 
-	lateness      prometheus.Histogram
-	sync          prometheus.Histogram
-	confirm       prometheus.Histogram
-	connected     *prometheus.GaugeVec
-	blocked       *prometheus.GaugeVec
-	ready         prometheus.Gauge
-	intakeStopped prometheus.Gauge
-	quarantined   prometheus.Gauge
-	configLoads   *prometheus.CounterVec
+	lateness, sync, confirm           prometheus.Histogram
+	connected, blocked                *prometheus.GaugeVec
+	ready, intakeStopped, quarantined prometheus.Gauge
 
 	mu     sync.Mutex
 	queues map[string]time.Time // those with a label, and when something last happened to them
@@ -124,7 +117,8 @@ func New(s store.Store, free func() (uint64, uint64, error), version, vhost stri
 		m.configLoads.WithLabelValues(r)
 	}
 	gauge("build_info", "Always 1.", "version").WithLabelValues(version).Set(1)
-	m.register.MustRegister(&contents{store: s, free: free, metrics: m})
+	m.collects(func(ch chan<- prometheus.Metric) { m.contents(ch, s, free) }, upDesc, waitingDesc, parkedDesc,
+		discardedDesc, overdueDesc, oldestDesc, freeDesc, reserveDesc, ledgerDesc, imbalanceDesc, damagedDesc)
 	return m
 }
 
@@ -337,8 +331,28 @@ var (
 		"Time since the last heartbeat that this replica received from the one in the label.", []string{"replica"}, nil)
 )
 
-// replicas collects the live replicas, at each scrape.
-type replicas struct{ all func() []cluster.Replica }
+// collector collects metrics at each scrape.
+type collector struct {
+	descs   []*prometheus.Desc
+	collect func(ch chan<- prometheus.Metric)
+}
+
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range c.descs {
+		ch <- d
+	}
+}
+
+func (c *collector) Collect(ch chan<- prometheus.Metric) { c.collect(ch) }
+
+func (m *Metrics) collects(collect func(ch chan<- prometheus.Metric), descs ...*prometheus.Desc) {
+	m.register.MustRegister(&collector{descs, collect})
+}
+
+// gauge sends the value of a gauge.
+func gauge(ch chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels ...string) {
+	ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
 
 // Store shows the id of a store that services share, so that dashboards count what each of them
 // shows of it once.
@@ -351,29 +365,14 @@ func (m *Metrics) Store(id string) {
 }
 
 // Replicas shows the live replicas, which all returns.
-func (m *Metrics) Replicas(all func() []cluster.Replica) { m.register.MustRegister(&replicas{all}) }
-
-func (r *replicas) Describe(ch chan<- *prometheus.Desc) {
-	ch <- replicaDesc
-	ch <- leadsDesc
-	ch <- beatDesc
-}
-
-func (r *replicas) Collect(ch chan<- prometheus.Metric) {
-	for _, one := range r.all() {
-		ch <- prometheus.MustNewConstMetric(replicaDesc, prometheus.GaugeValue, float64(one.Since.UnixMilli())/1000,
-			one.ID, clean(one.Address), clean(one.Version))
-		ch <- prometheus.MustNewConstMetric(leadsDesc, prometheus.GaugeValue, number(one.Leads), one.ID)
-		ch <- prometheus.MustNewConstMetric(beatDesc, prometheus.GaugeValue,
-			max(0, time.Since(one.Beat).Seconds()), one.ID)
-	}
-}
-
-// contents collects what the store keeps, at each scrape.
-type contents struct {
-	store   store.Store
-	free    func() (uint64, uint64, error)
-	metrics *Metrics
+func (m *Metrics) Replicas(all func() []cluster.Replica) {
+	m.collects(func(ch chan<- prometheus.Metric) {
+		for _, r := range all() {
+			gauge(ch, replicaDesc, float64(r.Since.UnixMilli())/1000, r.ID, clean(r.Address), clean(r.Version))
+			gauge(ch, leadsDesc, number(r.Leads), r.ID)
+			gauge(ch, beatDesc, max(0, time.Since(r.Beat).Seconds()), r.ID)
+		}
+	}, replicaDesc, leadsDesc, beatDesc)
 }
 
 // storeTimeout bounds the questions to a store, so that a scrape is answered in time although the
@@ -408,72 +407,62 @@ var (
 		"Space that the store keeps free on its disk, or in Redis.", nil, nil)
 )
 
-func (h *contents) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, waitingDesc, parkedDesc, discardedDesc, overdueDesc, oldestDesc,
-		freeDesc, reserveDesc, ledgerDesc, imbalanceDesc, damagedDesc} {
-		ch <- d
-	}
-}
-
-func (h *contents) Collect(ch chan<- prometheus.Metric) {
+// contents sends what the store keeps.
+func (m *Metrics) contents(ch chan<- prometheus.Metric, s store.Store, room func() (uint64, uint64, error)) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	counts, err := h.store.Counts(ctx)
+	counts, err := s.Counts(ctx)
 	var lines []store.LedgerLine
 	if err == nil {
-		lines, err = h.store.Ledger(ctx)
+		lines, err = s.Ledger(ctx)
 	}
-	ch <- prometheus.MustNewConstMetric(upDesc, prometheus.GaugeValue, number(err == nil))
+	gauge(ch, upDesc, number(err == nil))
 	if err != nil {
 		return
 	}
-	h.metrics.release(counts)
+	m.release(counts)
 	type sums struct{ waiting, parked, discarded, overdue, oldest float64 }
 	by := map[string]sums{} // queues beyond the limit add up
 	now := time.Now()
 	for _, c := range counts {
-		label := h.metrics.label(c.Queue, kept)
-		s := by[label]
-		s.waiting += float64(c.Waiting)
-		s.parked += float64(c.Parked)
-		s.discarded += float64(c.Discarded)
+		label := m.label(c.Queue, kept)
+		sum := by[label]
+		sum.waiting += float64(c.Waiting)
+		sum.parked += float64(c.Parked)
+		sum.discarded += float64(c.Discarded)
 		if !c.NextDue.IsZero() {
-			s.overdue = max(s.overdue, now.Sub(c.NextDue).Seconds())
+			sum.overdue = max(sum.overdue, now.Sub(c.NextDue).Seconds())
 		}
 		if !c.NextFailed.IsZero() {
-			s.oldest = max(s.oldest, now.Sub(c.NextFailed).Seconds())
+			sum.oldest = max(sum.oldest, now.Sub(c.NextFailed).Seconds())
 		}
-		by[label] = s
+		by[label] = sum
 	}
-	show := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	for q, sum := range by {
+		gauge(ch, waitingDesc, sum.waiting, q)
+		gauge(ch, parkedDesc, sum.parked, q)
+		gauge(ch, discardedDesc, sum.discarded, q)
+		gauge(ch, overdueDesc, sum.overdue, q)
+		gauge(ch, oldestDesc, sum.oldest, q)
 	}
-	for q, s := range by {
-		show(waitingDesc, s.waiting, q)
-		show(parkedDesc, s.parked, q)
-		show(discardedDesc, s.discarded, q)
-		show(overdueDesc, s.overdue, q)
-		show(oldestDesc, s.oldest, q)
+	if free, reserve, err := room(); err == nil {
+		gauge(ch, freeDesc, float64(free))
+		gauge(ch, reserveDesc, float64(reserve))
 	}
-	if free, reserve, err := h.free(); err == nil {
-		show(freeDesc, float64(free))
-		show(reserveDesc, float64(reserve))
+	if d, ok := s.(store.Damageable); ok {
+		gauge(ch, damagedDesc, float64(len(d.Damage())))
 	}
-	if s, ok := h.store.(store.Damageable); ok {
-		show(damagedDesc, float64(len(s.Damage())))
-	}
-	h.ledger(ch, lines)
+	m.ledger(ch, lines)
 }
 
-// ledger shows what came and what became of it: of queues beyond the limit the sums,
-// and the one that is off most.
-func (h *contents) ledger(ch chan<- prometheus.Metric, lines []store.LedgerLine) {
-	h.metrics.mu.Lock()
-	recounted := h.metrics.off
-	h.metrics.mu.Unlock()
+// ledger sends what came and what became of it: of queues beyond the limit the sums, and the one that is off most.
+func (m *Metrics) ledger(ch chan<- prometheus.Metric, lines []store.LedgerLine) {
+	m.mu.Lock()
+	recounted := m.off
+	m.mu.Unlock()
 	by, off := map[string]*store.Sums{}, map[string]int64{}
 	for i := range lines {
-		label, n := h.metrics.label(lines[i].Queue, known), lines[i].Off()
+		label, n := m.label(lines[i].Queue, known), lines[i].Off()
 		if by[label] == nil {
 			by[label] = new(store.Sums)
 		}
@@ -489,7 +478,7 @@ func (h *contents) ledger(ch chan<- prometheus.Metric, lines []store.LedgerLine)
 		for _, as := range store.Flows {
 			ch <- prometheus.MustNewConstMetric(ledgerDesc, prometheus.CounterValue, float64(sums[as]), q, as.String())
 		}
-		ch <- prometheus.MustNewConstMetric(imbalanceDesc, prometheus.GaugeValue, float64(off[q]), q)
+		gauge(ch, imbalanceDesc, float64(off[q]), q)
 	}
 }
 
@@ -536,35 +525,25 @@ func reasons[T ~string](list []T, before string) string {
 	return strings.Join(all[:last], ", ") + " " + before + " " + all[last]
 }
 
-// queueRetries collects the state of the retries, at each scrape.
-type queueRetries struct {
-	all     func(shown func(queue string) bool) []QueueRetries
-	holds   func() []condition.Condition
-	metrics *Metrics
-}
-
 // Retries shows the state of each queue's retries, and the conditions that hold; queues beyond the limit of
 // labels are left out, since states do not add up.
 func (m *Metrics) Retries(all func(shown func(queue string) bool) []QueueRetries, holds func() []condition.Condition) {
-	m.register.MustRegister(&queueRetries{all, holds, m})
+	m.collects(func(ch chan<- prometheus.Metric) { m.retries(ch, all, holds()) },
+		breakerDesc, pausedDesc, unreachableDesc, conditionDesc, consumersDesc)
 }
 
-func (r *queueRetries) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{breakerDesc, pausedDesc, unreachableDesc, conditionDesc, consumersDesc} {
-		ch <- d
-	}
-}
-
-func (r *queueRetries) Collect(ch chan<- prometheus.Metric) {
-	shown := func(queue string) bool { return queue == "" || r.metrics.label(queue, known) == queue }
+func (m *Metrics) retries(
+	ch chan<- prometheus.Metric, all func(shown func(queue string) bool) []QueueRetries, holds []condition.Condition,
+) {
+	shown := func(queue string) bool { return queue == "" || m.label(queue, known) == queue }
 	once := map[[2]any]bool{} // two targets may be the same once they are clean
 	show := func(d *prometheus.Desc, v float64, labels ...string) {
 		if key := [2]any{d, strings.Join(labels, "\x00")}; !once[key] {
 			once[key] = true
-			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+			gauge(ch, d, v, labels...)
 		}
 	}
-	for _, c := range r.holds() {
+	for _, c := range holds {
 		if !shown(c.Queue) {
 			continue
 		}
@@ -575,7 +554,7 @@ func (r *queueRetries) Collect(ch chan<- prometheus.Metric) {
 			show(unreachableDesc, 1, c.Queue, clean(c.Target))
 		}
 	}
-	for _, q := range r.all(shown) {
+	for _, q := range all(shown) {
 		if q.View.HasBreaker || q.View.State != throttle.Closed {
 			for _, s := range throttle.States {
 				show(breakerDesc, number(s == q.View.State), q.Queue, string(s))
