@@ -217,7 +217,7 @@ func TestManyAreOneAndRepeatNoMoreThanAsked(t *testing.T) {
 		d.after(t, 30*time.Minute, "1h0m10s orders: 8 messages parked")
 		d.after(t, time.Hour, "1h30m21s mail: 1 message parked")
 		d.after(t, 24*time.Hour)
-		if n := len(d.inForce().routes[0].pending.entries); n > 2 {
+		if n := len(d.current.Load().routes[0].pending.entries); n > 2 {
 			t.Errorf("%d entries are kept", n)
 		}
 	})
@@ -488,7 +488,7 @@ func TestNamesMadeUpDoNotFillTheMemory(t *testing.T) {
 			}
 		}
 		d.after(t, time.Minute, fmt.Sprintf("10s 1,500 messages parked in %d queues", maxQueues+1))
-		b := d.inForce().routes[0].pending
+		b := d.current.Load().routes[0].pending
 		if len(b.entries) != maxQueues+1 {
 			t.Errorf("there are %d entries", len(b.entries))
 		}

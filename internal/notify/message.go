@@ -56,9 +56,9 @@ const (
 )
 
 // format writes hostile text so that it does not become a service's markup.
-type format struct{ foreign func(string) string }
+type format func(string) string
 
-var plainText = format{func(s string) string { return s }}
+func plainText(s string) string { return s }
 
 // Resolved reports whether all items are over.
 func (m *Message) Resolved() bool {
@@ -82,10 +82,9 @@ func (m *Message) queue() string {
 
 // title returns one line.
 func (m *Message) title(f format) string {
-	what := ""
-	who := "Redrive: "
+	what, who := "", "Redrive: "
 	if m.VHost != "" {
-		who = fmt.Sprintf("Redrive (%s): ", f.foreign(clean(m.VHost, maxQueueLen)))
+		who = fmt.Sprintf("Redrive (%s): ", f(clean(m.VHost, maxQueueLen)))
 	}
 	switch {
 	case m.Test:
@@ -107,18 +106,15 @@ func (m *Message) title(f format) string {
 // text returns the rest: a line for each item, its errors below.
 func (m *Message) text(f format, zone *time.Location) string {
 	var b strings.Builder
-	for n, i := range m.Items {
-		if n == maxShown {
-			fmt.Fprintf(&b, "and %d more\n", len(m.Items)-n)
-			break
-		}
+	shown := m.Items[:min(len(m.Items), maxShown)]
+	for _, i := range shown {
 		b.WriteString("• " + i.line(f, zone) + "\n")
-		for n, e := range i.Errors {
-			if n == maxErrors {
-				break
-			}
-			fmt.Fprintf(&b, "    %s× %s\n", number(e.N), f.foreign(clean(e.Error, maxErrorLen)))
+		for _, e := range i.Errors[:min(len(i.Errors), maxErrors)] {
+			fmt.Fprintf(&b, "    %s× %s\n", number(e.N), f(clean(e.Error, maxErrorLen)))
 		}
+	}
+	if more := len(m.Items) - len(shown); more > 0 {
+		fmt.Fprintf(&b, "and %d more", more)
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }
@@ -128,7 +124,7 @@ func (i *Item) line(f format, zone *time.Location) string {
 	k := meaningOf(i.Kind)
 	where := ""
 	if i.Queue != "" {
-		where = f.foreign(clean(key{i.Kind, i.Queue, i.Target}.lane(), maxQueueLen)) + ": "
+		where = f(clean(key{i.Kind, i.Queue, i.Target}.lane(), maxQueueLen)) + ": "
 	}
 	if i.Kind.counted() {
 		means := k.Means
@@ -149,7 +145,7 @@ func (i *Item) line(f format, zone *time.Location) string {
 		s += ", still"
 	}
 	if i.Text != "" && !i.Resolved {
-		s += ": " + f.foreign(clean(i.Text, maxTextLen))
+		s += ": " + f(clean(i.Text, maxTextLen))
 	}
 	if zone != nil && i.Resolved {
 		s += fmt.Sprintf(" (it was from %s to %s)", moment(i.Since, zone), moment(i.Until, zone))
@@ -222,10 +218,8 @@ func link(page string, m *Message) string {
 	if m.Kind == OldestWaiting {
 		state = "state:waiting"
 	}
-	if m.Digest && !slices.ContainsFunc(m.Items, func(i Item) bool {
-		return i.Kind.counted() ||
-			i.Kind == ParkedBurst
-	}) {
+	parked := func(i Item) bool { return i.Kind.counted() || i.Kind == ParkedBurst }
+	if m.Digest && !slices.ContainsFunc(m.Items, parked) {
 		return page + "/health"
 	}
 	terms := []string{state}
@@ -247,14 +241,14 @@ func link(page string, m *Message) string {
 // inOrder sorts conditions that are on before those that are over, then the largest count first.
 func inOrder(items []Item) {
 	slices.SortFunc(items, func(a, b Item) int {
-		over := func(i Item) int {
-			if i.Resolved {
-				return 1
-			}
-			return 0
+		switch {
+		case b.Resolved && !a.Resolved:
+			return -1
+		case a.Resolved && !b.Resolved:
+			return 1
 		}
-		return cmp.Or(cmp.Compare(over(a), over(b)), cmp.Compare(b.N, a.N), cmp.Compare(a.Kind, b.Kind),
-			cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Target, b.Target))
+		return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Queue, b.Queue),
+			cmp.Compare(a.Target, b.Target))
 	})
 }
 

@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
@@ -206,10 +207,8 @@ const pollEvery = 15 * time.Second
 type Engine struct {
 	Options
 	change, wake chan struct{}
-
-	mu      sync.RWMutex
-	current *routeSet
-	ran     bool
+	current      atomic.Pointer[routeSet]
+	ran          bool // Run was called before
 }
 
 // routeSet has the routes of one configuration.
@@ -243,9 +242,7 @@ func (e *Engine) SetSettings(s Settings) error {
 	if len(c.routes) > 0 {
 		c.base = e.readBase()
 	}
-	e.mu.Lock()
-	e.current = c
-	e.mu.Unlock()
+	e.current.Store(c)
 	signal(e.change)
 	return nil
 }
@@ -260,33 +257,24 @@ func signal(c chan struct{}) {
 	}
 }
 
-func (e *Engine) inForce() *routeSet {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	return e.current
-}
-
 func (e *Engine) wants(r *route, k key) bool { return r.pending.settings.wants(&r.Route, k) }
 
 // Run sends notifications until ctx ends; then it stores the pending ones, without waiting for a service. A replica
 // that leads again starts with the stored ones.
 func (e *Engine) Run(ctx context.Context) {
-	e.mu.Lock()
-	again, settings := e.ran, e.current.settings
-	e.ran = true
-	e.mu.Unlock()
-	if again {
-		if err := e.SetSettings(settings); err != nil { // unlikely: its URLs were accepted before
+	if e.ran {
+		if err := e.SetSettings(e.current.Load().settings); err != nil { // unlikely: its URLs were accepted before
 			e.Log.Error("no notifications are sent", "error", err)
 			return
 		}
 	}
+	e.ran = true
 	for {
 		select {
 		case <-e.change:
 		default:
 		}
-		c := e.inForce()
+		c := e.current.Load()
 		e.forget(ctx, c)
 		e.run(ctx, c)
 		if ctx.Err() != nil {
@@ -314,14 +302,15 @@ func (e *Engine) run(ctx context.Context, c *routeSet) {
 	for poll := true; ; {
 		if poll && len(c.routes) > 0 {
 			all, err := e.Conditions(ctx, &c.settings)
-			if err != nil && ctx.Err() == nil && !unknown {
-				e.Log.Warn("conditions cannot be read: none begins or ends until they can", "error", err)
-			}
-			if unknown = err != nil; !unknown {
+			switch {
+			case err == nil:
 				for _, r := range c.routes {
 					r.conditions(all)
 				}
+			case ctx.Err() == nil && !unknown:
+				e.Log.Warn("conditions cannot be read: none begins or ends until they can", "error", err)
 			}
+			unknown = err != nil
 		}
 		if len(c.routes) > 0 {
 			wait(ctx, time.Until(next))
@@ -338,7 +327,7 @@ func (e *Engine) run(ctx context.Context, c *routeSet) {
 		case <-ctx.Done():
 			return
 		case <-e.change:
-			if e.inForce() != c {
+			if e.current.Load() != c {
 				return
 			}
 		case <-e.wake:
@@ -373,13 +362,13 @@ func Test(ctx context.Context, s *Settings, r *Route, k Kind) error {
 	if err != nil {
 		return fmt.Errorf("its URL %w", err)
 	}
-	m := &Message{Kind: k, Test: true, At: time.Now(), Severity: meaningOf(k).Severity}
-	i := Item{Kind: k, Queue: "test", Since: m.At, Text: "this is a test, sent by `redrive notify test`"}
+	now, severity := time.Now(), meaningOf(k).Severity
+	i := Item{Kind: k, Queue: "test", Since: now, Text: "this is a test, sent by `redrive notify test`",
+		Severity: severity}
 	if k.counted() {
 		i.N, i.Errors = 1000, []ErrorCount{{i.Text, 1000}}
 	}
-	m.Items = []Item{i}
-	m.Link, m.VHost = link(s.Page, m), s.VHost
-	m.Items[0].Severity, m.Items[0].Link = m.Severity, m.Link
+	i.Link = link(s.Page, &Message{Kind: k, Items: []Item{i}})
+	m := &Message{Kind: k, Test: true, At: now, Severity: severity, Items: []Item{i}, Link: i.Link, VHost: s.VHost}
 	return to.deliver(ctx, newClient(s.AllowPrivate), m)
 }

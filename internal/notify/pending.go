@@ -242,12 +242,10 @@ func (b *pending) plan(now time.Time) (messages []*Message, next time.Time) {
 		case !ok && now.After(e.Sent.Add(b.route.Repeat)):
 			b.drop(k)
 		case !ok:
-		case at.After(now):
-			if at.Before(next) {
-				next = at
-			}
-		default:
+		case !at.After(now):
 			due[k.Kind] = true
+		case at.Before(next):
+			next = at
 		}
 	}
 	groups := map[Kind]*Message{}
@@ -305,8 +303,7 @@ func (b *pending) item(k key, e *entry) Item {
 		i.Errors = append(i.Errors, ErrorCount{err, n})
 	}
 	slices.SortFunc(i.Errors, func(a, b ErrorCount) int {
-		return cmp.Or(cmp.Compare(b.N, a.N),
-			cmp.Compare(a.Error, b.Error))
+		return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.Error, b.Error))
 	})
 	return i
 }
@@ -418,6 +415,9 @@ var countedAs = map[Kind]struct {
 // parked now.
 func (e *Engine) readCounts(ctx context.Context) (parkedCounts, error) {
 	lines, err := e.Store.Ledger(ctx)
+	if err != nil {
+		return nil, err
+	}
 	all := parkedCounts{}
 	for i := range lines {
 		for kind, in := range countedAs {
@@ -428,17 +428,14 @@ func (e *Engine) readCounts(ctx context.Context) (parkedCounts, error) {
 	}
 	all[key{Kind: Parked, Queue: store.OtherQueues}] = 0
 	delete(all, key{Kind: ParkedUrgent, Queue: store.OtherQueues})
-	return all, err
+	return all, nil
 }
 
-// readBase reads the counts from which routes begin that have never run.
+// readBase reads the counts from which routes begin that have never run. If it cannot, they begin at the first reading.
 func (e *Engine) readBase() parkedCounts {
 	ctx, cancel := context.WithTimeout(context.Background(), baseTimeout)
 	defer cancel()
-	base, err := e.readCounts(ctx)
-	if err != nil {
-		return nil // then routes begin at the first reading
-	}
+	base, _ := e.readCounts(ctx)
 	return base
 }
 

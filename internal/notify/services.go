@@ -137,21 +137,18 @@ func secretsOf(u *url.URL) (all []string) {
 		}
 	}
 	if u.User != nil {
-		password, _ := u.User.Password()
 		add(u.User.Username())
-		add(password)
-		all = append(all, password)
+		if password, _ := u.User.Password(); password != "" {
+			add(password)
+			all = append(all, password)
+		}
 	}
 	add(u.Path)
 	for name, values := range u.Query() {
-		if slices.Contains(notSecret, name) {
-			continue
-		}
-		for _, v := range values {
-			add(v)
+		if !slices.Contains(notSecret, name) {
+			add(strings.Join(values, "/"))
 		}
 	}
-	all = slices.DeleteFunc(all, func(s string) bool { return s == "" })
 	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) })
 	return all
 }
@@ -268,12 +265,12 @@ func fill(v any, fields map[string]any) (any, error) {
 }
 
 // code writes hostile text as Markdown code, in which markup and mentions have no effect.
-var code = format{func(s string) string { return "`" + strings.ReplaceAll(s, "`", "'") + "`" }}
+func code(s string) string { return "`" + strings.ReplaceAll(s, "`", "'") + "`" }
 
 // slackText escapes Slack's own markup: <!channel>, <@U…>, links.
-var slackText = format{func(s string) string {
+func slackText(s string) string {
 	return "`" + strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`", "'").Replace(s) + "`"
-}}
+}
 
 // body returns the whole text, with the link before the part that may be cut off.
 func body(m *Message, f format) string {
