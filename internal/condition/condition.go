@@ -145,13 +145,9 @@ type Set struct {
 	until map[key]time.Time // when those of PutFor end
 }
 
-// NewSet returns a Set with the conditions in first.
-func NewSet(changed func(ready, intakeStopped bool), first ...Condition) *Set {
-	s := &Set{changed: changed, holds: map[key]Condition{}, until: map[key]time.Time{}}
-	for _, c := range first {
-		s.Put(c)
-	}
-	return s
+// NewSet returns an empty Set.
+func NewSet(changed func(ready, intakeStopped bool)) *Set {
+	return &Set{changed: changed, holds: map[key]Condition{}, until: map[key]time.Time{}}
 }
 
 // Put adds or changes a condition, or removes it if c has no text. A condition that is there already keeps its Since.

@@ -65,11 +65,7 @@ func (d *deadLetters) run(ctx context.Context) {
 		close(d.next)
 		d.next = make(chan struct{})
 		d.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(listEvery):
-		}
+		sleep(ctx, listEvery)
 	}
 }
 
@@ -318,19 +314,18 @@ func (s *adopted) Park(ctx context.Context, limit int, epoch int64) (n int, agai
 		if batch, err = s.Take(ctx, limit); err != nil || len(batch) == 0 {
 			return 0, false, err
 		}
+	}
+	again = slices.ContainsFunc(batch, func(d wire.Delivery) bool { return d.Redelivered })
+	begun := s.begun
+	if s.begun = true; !begun && !again {
 		// An earlier process may have acknowledged a batch and died before it wrote the next epoch. Equal
 		// messages before and after would share ids.
-		again := slices.ContainsFunc(batch, func(d wire.Delivery) bool { return d.Redelivered })
-		if !s.begun && !again {
-			s.begun, s.held = true, batch
-			return 0, false, operations.ErrNewEpoch
-		}
+		s.held = batch
+		return 0, false, operations.ErrNewEpoch
 	}
-	s.begun = true
 	s.intake.SetEpoch(strconv.FormatInt(epoch, 10))
 	if err := s.intake.Handle(context.WithoutCancel(ctx), batch); err != nil {
 		return 0, false, err
 	}
-	again = slices.ContainsFunc(batch, func(d wire.Delivery) bool { return d.Redelivered })
 	return len(batch), again, s.Done()
 }

@@ -62,14 +62,9 @@ func (s *vhost) watchLimit(ctx context.Context) {
 					wire.QueueIntake, limit, strings.Trim(q.Policy+", "+q.OperatorPolicy, ", "), wire.QueueQuarantine,
 					broker.DeliveryLimit)
 			}
-			if s.conditions.Put(condition.Condition{Kind: condition.DeliveryLimit, Text: what}) && what != "" {
-				s.Log.Warn("the delivery limit " + what)
-			}
+			s.warn(condition.DeliveryLimit, what, "the delivery limit "+what)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(limitEvery):
-		}
+		sleep(ctx, limitEvery)
 	}
 }
 
@@ -91,14 +86,9 @@ func (s *vhost) watchForeign(ctx context.Context) {
 			if what != "" {
 				what += " (redrive doctor prints the remedy)"
 			}
-			if s.conditions.Put(condition.Condition{Kind: condition.ForeignPolicies, Text: what}) && what != "" {
-				s.Log.Warn(what)
-			}
+			s.warn(condition.ForeignPolicies, what, what)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(foreignEvery):
-		}
+		sleep(ctx, foreignEvery)
 	}
 }
 
@@ -137,8 +127,13 @@ func (s *vhost) watchIntakeConsumers(n int) {
 			"the failed messages, which this service neither shows nor counts (give all services of the virtual host "+
 			"one store, store.redis, or stop the others)", wire.QueueIntake, n, ours)
 	}
-	if s.conditions.Put(condition.Condition{Kind: condition.ForeignConsumers, Text: what}) && what != "" {
-		s.Log.Warn(what)
+	s.warn(condition.ForeignConsumers, what, what)
+}
+
+// warn puts a condition, or removes it if it has no text. It logs a new text.
+func (s *vhost) warn(kind condition.Kind, text, log string) {
+	if s.conditions.Put(condition.Condition{Kind: kind, Text: text}) && text != "" {
+		s.Log.Warn(log)
 	}
 }
 
@@ -173,10 +168,7 @@ func (s *vhost) removeRetryExchanges(ctx context.Context) {
 		for _, queue := range gone {
 			_ = s.sender.RemoveRetryExchange(ctx, queue) // the next round tries again
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(removeEvery):
-		}
+		sleep(ctx, removeEvery)
 	}
 }
 

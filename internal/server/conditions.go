@@ -26,11 +26,11 @@ import (
 
 // newConditions returns the conditions of a starting service: three connections are missing.
 func newConditions(m *metrics.Metrics) *condition.Set {
-	var first []condition.Condition
+	s := condition.NewSet(m.Ready)
 	for _, k := range []condition.Kind{condition.Intake, condition.Parked, condition.Publish} {
-		first = append(first, condition.Condition{Kind: k, Text: "connecting"})
+		s.Put(condition.Condition{Kind: k, Text: "connecting"})
 	}
-	return condition.NewSet(m.Ready, first...)
+	return s
 }
 
 // ofLane returns the condition of a failing lane, without its text.
@@ -58,9 +58,6 @@ type refusals struct {
 func (r *refusals) set(way string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.why == nil {
-		r.why = map[string]error{}
-	}
 	if r.why[way] = err; err == nil {
 		delete(r.why, way)
 	}
@@ -113,12 +110,12 @@ func (l *listeners) add(name string, receive retry.Listener) {
 }
 
 func (l *listeners) event(e retry.Event) {
-	for i := range l.all {
-		l.call(&l.all[i], e)
+	for _, to := range l.all {
+		l.call(to, e)
 	}
 }
 
-func (l *listeners) call(to *listener, e retry.Event) {
+func (l *listeners) call(to listener, e retry.Event) {
 	defer func() {
 		p := recover()
 		if p == nil {
@@ -148,10 +145,8 @@ func (s *Service) watchClock(ctx context.Context, wall func(time.Time) time.Time
 	last := time.Now()
 	shown, off, until := wall(last).Round(0), time.Duration(0), last
 	for {
-		select {
-		case <-ctx.Done():
+		if sleep(ctx, clockEvery); ctx.Err() != nil {
 			return
-		case <-time.After(clockEvery):
 		}
 		now := time.Now()
 		jump := wall(now).Round(0).Sub(shown) - now.Sub(last)
@@ -191,9 +186,6 @@ type nodes struct {
 func (n *nodes) set(part string, st broker.State) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.at == nil {
-		n.at = map[string]string{}
-	}
 	if n.at[part] = st.At; !st.Connected {
 		delete(n.at, part)
 	}

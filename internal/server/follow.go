@@ -125,10 +125,7 @@ func (f *followers) run(ctx context.Context) {
 				}
 			}
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(lookEvery):
-		}
+		sleep(ctx, lookEvery)
 	}
 }
 
@@ -337,10 +334,7 @@ func (f *follower) run() {
 		} else if ctx.Err() == nil {
 			f.set(state, why)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(lookEvery):
-		}
+		sleep(ctx, lookEvery)
 	}
 }
 

@@ -46,12 +46,11 @@ type Replica struct {
 	// others is set while there are other replicas; otherwise nothing is announced.
 	others atomic.Bool
 
-	mu         sync.Mutex
-	term       context.Context // while this replica leads; else nil
-	unreadable bool            // the last poll could not read the side table
+	term atomic.Pointer[context.Context] // while this replica leads; else nil
 
 	// only for poll
-	rereadAt time.Time // the last Operations.Reread
+	unreadable bool      // the last one could not read the side table
+	rereadAt   time.Time // the last Operations.Reread
 
 	// only for shareChanged
 	announced   map[string]throttle.RetryStats
@@ -110,28 +109,20 @@ func (r *Replica) lead(ctx context.Context) {
 		if wait == first {
 			r.log.Warn("this replica leads, and cannot read the state of the breakers; trying again", "error", err)
 		}
-		select {
-		case <-ctx.Done():
+		if sleep(ctx, min(wait, time.Second)); ctx.Err() != nil {
 			return
-		case <-time.After(min(wait, time.Second)):
 		}
 	}
 	r.Throttle.SetLeads(true)
-	r.setTerm(ctx)
+	r.term.Store(&ctx)
 	defer r.Throttle.SetLeads(false)
-	defer r.setTerm(nil) //lint:ignore SA1012 no leader has no term
-	r.Scheduler.Wake()   // for probes
+	defer r.term.Store(nil)
+	r.Scheduler.Wake() // for probes
 	var all sync.WaitGroup
 	for _, do := range r.LeaderTasks {
 		all.Go(func() { do(ctx) })
 	}
 	all.Wait()
-}
-
-func (r *Replica) setTerm(ctx context.Context) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.term = ctx
 }
 
 // rereadEvery is how often to read all operations again: a replica may have died after it wrote a change and before it
@@ -140,9 +131,7 @@ const rereadEvery = 30 * time.Second
 
 // poll reads what other replicas have written, and writes the breakers if this one leads.
 func (r *Replica) poll(ctx context.Context) {
-	r.mu.Lock()
-	term := r.term
-	r.mu.Unlock()
+	term := r.term.Load()
 	err := r.Actions.ReadSettings(ctx, r.Scheduler.SetPauses)
 	r.Operations.Wake() // for operations of a dead replica
 	if err == nil {
@@ -153,19 +142,16 @@ func (r *Replica) poll(ctx context.Context) {
 		r.Operations.Reread()
 	}
 	if err == nil && term != nil {
-		err = r.writeBreakers(term)
+		err = r.writeBreakers(*term)
 	} else if err == nil {
 		err = r.followBreakers(ctx)
 	}
-	r.mu.Lock()
 	was := r.unreadable
 	r.unreadable = err != nil && ctx.Err() == nil
-	is := r.unreadable
-	r.mu.Unlock()
 	switch {
-	case is && !was:
+	case r.unreadable && !was:
 		r.log.Warn("the changes of other replicas cannot be read for now: pauses, breakers", "error", err)
-	case was && !is:
+	case was && !r.unreadable:
 		r.log.Info("the changes of other replicas can be read again")
 	}
 }

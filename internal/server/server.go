@@ -252,6 +252,14 @@ func (s *Service) Run(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
 // waitNoMore ends the process if one of its stores waits for room on its disk.
 func (s *Service) waitNoMore() {
 	for _, v := range s.vhosts {

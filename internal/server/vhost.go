@@ -140,7 +140,7 @@ func (s *vhost) metricsHandler() http.Handler {
 // newVHost opens the store. No message moves before run; close the store if you do not call run.
 func newVHost(c *config.Config, o Options, at process) (*vhost, error) {
 	s := &vhost{Options: o, process: at, config: c, since: time.Now(), delayNeeded: make(chan struct{}),
-		wake: retry.NewWakeup()}
+		wake: retry.NewWakeup(), refused: refusals{why: map[string]error{}}, nodes: nodes{at: map[string]string{}}}
 	var err error
 	synced := func(d time.Duration) {
 		if m := s.openMetrics.Load(); m != nil {
@@ -393,7 +393,6 @@ func (s *vhost) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
-	var failure, parkedFailure, quarantineFailure error
 	var publishers, workers sync.WaitGroup
 	publishers.Go(func() { _ = s.publisher.Run(publishing) })
 	publishers.Go(func() {
@@ -413,27 +412,21 @@ func (s *vhost) run(ctx context.Context) error {
 		workers.Go(func() { s.replica.Run(ctx) })
 	}
 	workers.Go(func() { s.scheduler.Run(ctx, grace) })
-	workers.Go(func() { s.consumerThrottle.run(ctx) })
-	workers.Go(func() { s.consent.Run(ctx) })
-	workers.Go(func() { s.watchLimit(ctx) })
-	workers.Go(func() { s.watchForeign(ctx) })
-	workers.Go(func() { s.inspect.Run(ctx) })
-	workers.Go(func() { s.operations.Run(ctx) })
-	workers.Go(func() { s.deadLetters.run(ctx) })
-	workers.Go(func() { s.followers.run(ctx) })
-	workers.Go(func() {
-		defer stop()
-		s.awaitDelayPublisher(ctx)
-		failure = s.intakeConsumer.Run(ctx, s.intake)
-	})
-	workers.Go(func() {
-		defer stop()
-		parkedFailure = s.parkedConsumer.Run(ctx, s.parkedIntake)
-	})
-	workers.Go(func() {
-		defer stop()
-		quarantineFailure = s.quarantineConsumer.Run(ctx, s.quarantineIntake)
-	})
+	for _, run := range []func(context.Context){s.consumerThrottle.run, s.consent.Run, s.watchLimit, s.watchForeign,
+		s.inspect.Run, s.operations.Run, s.deadLetters.run, s.followers.run} {
+		workers.Go(func() { run(ctx) })
+	}
+	var failures [3]error
+	for i, consume := range []func() error{
+		func() error { s.awaitDelayPublisher(ctx); return s.intakeConsumer.Run(ctx, s.intake) },
+		func() error { return s.parkedConsumer.Run(ctx, s.parkedIntake) },
+		func() error { return s.quarantineConsumer.Run(ctx, s.quarantineIntake) },
+	} {
+		workers.Go(func() {
+			defer stop()
+			failures[i] = consume()
+		})
+	}
 
 	workers.Wait()
 	s.sender.Close()
@@ -442,7 +435,7 @@ func (s *vhost) run(ctx context.Context) error {
 	s.delayQueues.Wait()
 	stopNotifying() // last, so that no event is lost
 	notifier.Wait()
-	return errors.Join(failure, parkedFailure, quarantineFailure)
+	return errors.Join(failures[:]...)
 }
 
 // reload applies the policies of a new configuration.
