@@ -161,9 +161,7 @@ func TestNothingIsDoneWithoutRightOrAudit(t *testing.T) {
 			{caller(auth.Editor), actions.Act{Verb: actions.Replay}, inspect.ErrInvalid},
 			{caller(auth.Editor), actions.Act{Verb: actions.Replay, IDs: id, Reason: strings.Repeat("x", 501)}, inspect.ErrInvalid},
 		} {
-			if _, err := d.Act(ctx, c.by, c.a); !errors.Is(err, c.want) {
-				t.Errorf("%s by %s: %v, want %v", c.a.Verb, c.by.Role, err, c.want)
-			}
+			expect.Err(t, errOf(d.Act(ctx, c.by, c.a)), c.want, "%s by %s", c.a.Verb, c.by.Role)
 		}
 		// A caller without permission must not fill the disk either.
 		if _, err := d.Act(ctx, caller(auth.Viewer), actions.Act{Verb: actions.Discard, IDs: slices.Repeat(id, 1000)}); !errors.Is(err, auth.ErrForbidden) {
@@ -178,9 +176,8 @@ func TestNothingIsDoneWithoutRightOrAudit(t *testing.T) {
 			}
 		}
 		d.audit.Full = errors.New("disk full")
-		if _, err := d.Act(ctx, caller(auth.Admin), actions.Act{Verb: actions.Discard, IDs: id}); !errors.Is(err, actions.ErrNoAudit) {
-			t.Errorf("without audit: %v", err)
-		}
+		expect.Err(t, errOf(d.Act(ctx, caller(auth.Admin), actions.Act{Verb: actions.Discard, IDs: id})),
+			actions.ErrNoAudit, "without audit")
 		if d.kept(t, id[0]).State != store.Parked {
 			t.Error("it was discarded")
 		}
@@ -218,14 +215,11 @@ func TestNobodyFillsTheAuditLog(t *testing.T) {
 			t.Errorf("%v, and somebody else: %v", err, other)
 		}
 		d.AuditShort = func() error { return errors.New("little is free") }
-		if _, err := d.Export(ctx, bob, "", io.Discard); !errors.Is(err, actions.ErrNoAudit) {
-			t.Errorf("a viewer, on a disk that is nearly full: %v", err)
-		}
+		expect.Err(t, errOf(d.Export(ctx, bob, "", io.Discard)), actions.ErrNoAudit,
+			"a viewer, on a disk that is nearly full")
 		carol := caller(auth.Admin) // ann's share is used up
 		carol.Name = "carol"
-		if _, err := d.Export(ctx, carol, "queue:orders", io.Discard); err != nil {
-			t.Errorf("an administrator: %v", err)
-		}
+		expect.Err(t, errOf(d.Export(ctx, carol, "queue:orders", io.Discard)), nil, "an administrator")
 	})
 }
 
@@ -268,12 +262,8 @@ func TestAnActionThatStopsHalfWaySaysWhatWasDone(t *testing.T) {
 func TestAPauseIsKeptAndReported(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		op := caller(auth.Operator, "orders")
-		if err := d.ResumeQueue(ctx, op, "orders", ""); !errors.Is(err, inspect.ErrPrecondition) {
-			t.Errorf("resuming what is not paused: %v", err)
-		}
-		if err := d.PauseQueue(ctx, op, "mail", ""); !errors.Is(err, auth.ErrForbidden) {
-			t.Errorf("another's queue: %v", err)
-		}
+		expect.Err(t, d.ResumeQueue(ctx, op, "orders", ""), inspect.ErrPrecondition, "resuming what is not paused")
+		expect.Err(t, d.PauseQueue(ctx, op, "mail", ""), auth.ErrForbidden, "another's queue")
 		if err := d.PauseQueue(ctx, op, "orders", "database is down"); err != nil || !d.paused["orders"] {
 			t.Fatalf("paused %v, %v", d.paused, err)
 		}

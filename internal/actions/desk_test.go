@@ -55,9 +55,7 @@ func TestAnEditReplacesTheMessageInOneStep(t *testing.T) {
 			changes[f.Path] = f.Before + " > " + f.After
 		}
 		for path, want := range map[string]string{"body.total": "0 > 12345678901234567890", "header.tenant": "acme > other", "header.n": "7 > 8", "header.new": " > text", "header.list[0]": "a > "} {
-			if changes[path] != want {
-				t.Errorf("%s: %q, want %q", path, changes[path], want)
-			}
+			expect.Equal(t, changes[path], want, "%s", path)
 		}
 		if len(changes) != 6 || !strings.Contains(got.Bytes, "@@") || got.Bytes != dry.Bytes {
 			t.Errorf("fields %v, bytes:\n%s", changes, got.Bytes)
@@ -75,9 +73,7 @@ func TestAnEditReplacesTheMessageInOneStep(t *testing.T) {
 		if len(d.events) != 1 || len(d.audit.All()) != 1 || !strings.Contains(d.audit.All()[0], "total was missing: done 1") {
 			t.Errorf("events %v, audit %v", d.events, d.audit.All())
 		}
-		if _, err := d.Edit(ctx, caller(auth.Editor), e); !errors.Is(err, inspect.ErrPrecondition) {
-			t.Errorf("editing it again: %v", err)
-		}
+		expect.Err(t, errOf(d.Edit(ctx, caller(auth.Editor), e)), inspect.ErrPrecondition, "editing it again")
 	})
 }
 
@@ -85,9 +81,7 @@ func TestEncodedBodiesAreEditedInside(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		var zipped bytes.Buffer
 		z := gzip.NewWriter(&zipped)
-		if _, err := z.Write([]byte(`{"id":1}`)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(z.Write([]byte(`{"id":1}`))))
 		z.Close()
 		r := editable(base64.StdEncoding.EncodeToString(zipped.Bytes()))
 		d.add(t, r)
@@ -183,21 +177,18 @@ func TestEditsThatAreRefused(t *testing.T) {
 			"the name is too long": {caller(auth.Editor), set(strings.Repeat("x", 256), "1"), inspect.ErrInvalid},
 		} {
 			c.e.ID = r.ID.String()
-			if _, err := d.Edit(ctx, c.by, c.e); !errors.Is(err, c.want) {
-				t.Errorf("%s: %v, want %v", name, err, c.want)
-			}
+			expect.Err(t, errOf(d.Edit(ctx, c.by, c.e)), c.want, "%s", name)
 		}
 		d.audit.Full = errors.New("disk full")
-		if _, err := d.Edit(ctx, caller(auth.Editor), actions.EditRequest{ID: r.ID.String(), Document: &doc}); !errors.Is(err, actions.ErrNoAudit) {
-			t.Errorf("without audit: %v", err)
-		}
+		expect.Err(t, errOf(d.Edit(ctx, caller(auth.Editor), actions.EditRequest{ID: r.ID.String(), Document: &doc})),
+			actions.ErrNoAudit, "without audit")
 		if d.kept(t, r.ID.String()).State != store.Parked {
 			t.Error("it was edited")
 		}
 	})
 }
 
-var must = expect.NoError
+var must, errOf = expect.NoError, expect.ErrOf
 
 func TestAQueueThatDoesNotExistIsNotPausedAndItsBreakerNotSet(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
@@ -206,34 +197,26 @@ func TestAQueueThatDoesNotExistIsNotPausedAndItsBreakerNotSet(t *testing.T) {
 			t.Errorf("paused: %v, %v", err, d.paused)
 		}
 		for _, to := range []string{"open", "closed", "auto"} {
-			if err := breaker(to); !errors.Is(err, inspect.ErrNotFound) {
-				t.Errorf("breaker %s: %v", to, err)
-			}
+			expect.Err(t, breaker(to), inspect.ErrNotFound, "breaker %s", to)
 		}
 		left := inspecttest.Parked("ordres", 1) // it did exist
 		d.add(t, left...)
-		if err := errors.Join(d.PauseQueue(ctx, operator, "ordres", ""), breaker("open")); err != nil {
-			t.Error(err)
-		}
-		if _, err := d.Act(ctx, operator, actions.Act{Verb: actions.Discard, IDs: []string{left[0].ID.String()}}); err != nil {
-			t.Error(err)
-		}
-		if err := errors.Join(breaker("auto"), d.ResumeQueue(ctx, operator, "ordres", "")); err != nil {
-			t.Errorf("what was set cannot be undone: %v", err)
-		}
+		must(t, errors.Join(d.PauseQueue(ctx, operator, "ordres", ""), breaker("open")))
+		must(t, errOf(d.Act(ctx, operator, actions.Act{Verb: actions.Discard, IDs: []string{left[0].ID.String()}})))
+		expect.Err(t, errors.Join(breaker("auto"), d.ResumeQueue(ctx, operator, "ordres", "")), nil,
+			"what was set cannot be undone")
 	})
 }
 
 func TestAQueueWithoutAPolicyIsNotPaused(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		d.Inspector.Config.Policies = func() policy.Set { return policy.Set{{Name: "orders", Queues: []string{"orders"}}} }
-		if err := d.PauseQueue(ctx, operator, "mail", ""); !errors.Is(err, inspect.ErrNotFound) || !strings.Contains(err.Error(), `no policy names the queue "mail"`) {
+		err := d.PauseQueue(ctx, operator, "mail", "")
+		if !errors.Is(err, inspect.ErrNotFound) || !strings.Contains(err.Error(), `no policy names the queue "mail"`) {
 			t.Errorf("mail: %v", err)
 		}
 		d.add(t, inspecttest.Parked("mail", 1)...)
-		if err := errors.Join(d.PauseQueue(ctx, operator, "mail", ""), d.PauseQueue(ctx, operator, "orders", "")); err != nil {
-			t.Error(err)
-		}
+		must(t, errors.Join(d.PauseQueue(ctx, operator, "mail", ""), d.PauseQueue(ctx, operator, "orders", "")))
 	})
 }
 
@@ -268,15 +251,9 @@ func TestABreakerThatAPersonSets(t *testing.T) {
 		d.throttle = &inspect.ThrottleView{State: "open", Why: "38 of 40 failed again"}
 		d.add(t, inspecttest.Parked("orders", 1)...)
 		set := func(to string) error { return d.Breaker(ctx, operator, "orders", to, "known") }
-		if err := set("ajar"); !errors.Is(err, inspect.ErrInvalid) {
-			t.Errorf("ajar: %v", err)
-		}
-		if err := d.Breaker(ctx, caller(auth.Viewer), "orders", "open", ""); !errors.Is(err, auth.ErrForbidden) {
-			t.Errorf("a viewer: %v", err)
-		}
-		if err := d.Breaker(ctx, operator, "redrive.parked", "open", ""); !errors.Is(err, inspect.ErrInvalid) {
-			t.Errorf("a queue of our own: %v", err)
-		}
+		expect.Err(t, set("ajar"), inspect.ErrInvalid, "ajar")
+		expect.Err(t, d.Breaker(ctx, caller(auth.Viewer), "orders", "open", ""), auth.ErrForbidden, "a viewer")
+		expect.Err(t, d.Breaker(ctx, operator, "redrive.parked", "open", ""), inspect.ErrInvalid, "a queue of our own")
 		must(t, set("closed"))
 		all, err := inspect.ForcedBreakers(ctx, d.store)
 		if err != nil || all["orders"].To != "closed" || all["orders"].Reason != "known" {

@@ -21,6 +21,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // exact compares records by the bytes that a store keeps, so that NaNs of one kind
@@ -173,9 +174,7 @@ func TestWhatDiffersIsNamed(t *testing.T) {
 		for _, f := range fieldsDiff(&decode.Result{Value: c.was}, &decode.Result{Value: c.is}, nil, amqp.Table{}) {
 			got = append(got, fmt.Sprintf("%s: %s > %s", f.Path, f.Before, f.After))
 		}
-		if text := strings.Join(got, "|"); text != c.want {
-			t.Errorf("%v and %v: %s, want %s", c.was, c.is, text, c.want)
-		}
+		expect.Equal(t, strings.Join(got, "|"), c.want, "%v and %v", c.was, c.is)
 	}
 	other := fieldsDiff(&decode.Result{Text: "a"}, &decode.Result{Text: "b"}, amqp.Table{"n": int32(1)}, nil)
 	if want := []Change{{"body", "a", "b"}, {"header.n", "1", ""}}; !slices.Equal(other, want) {
