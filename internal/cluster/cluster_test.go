@@ -15,6 +15,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/cluster"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/memstore"
 )
 
@@ -178,9 +179,7 @@ func TestALeaderThatDiesHasASuccessorWithin5s(t *testing.T) {
 				t.Errorf("a former leader writes: %v", err)
 			}
 			err = leaders(all...)[0].store.PutEntries(*leaders(all...)[0].term.Load(), []store.Entry{{Name: "x", Value: []byte("1")}})
-			if err != nil {
-				t.Errorf("the leader writes: %v", err)
-			}
+			expect.Err(t, err, nil, "the leader writes")
 		})
 	}
 }
@@ -191,9 +190,7 @@ func TestALeaderThatEndsHasASuccessorAtOnce(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		leaders(all...)[0].stop()
 		time.Sleep(600 * time.Millisecond)
-		if n := len(leaders(all...)); n != 1 {
-			t.Errorf("%d lead", n)
-		}
+		expect.Equal(t, len(leaders(all...)), 1, "lead")
 	})
 }
 
@@ -213,9 +210,7 @@ func TestALeaderThatCannotRetryResigns(t *testing.T) {
 			r.able.Store(false)
 		}
 		time.Sleep(20 * time.Second)
-		if n := len(leaders(all...)); n != 1 {
-			t.Errorf("%d lead when none can return messages", n)
-		}
+		expect.Equal(t, len(leaders(all...)), 1, "lead when none can return messages")
 	})
 }
 
