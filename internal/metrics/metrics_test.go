@@ -21,7 +21,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
-	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/memstore"
 )
@@ -36,13 +35,18 @@ func (undated) Counts(context.Context) ([]store.QueueCount, error) {
 // A message whose times are not known is not one of the year 1.
 func TestATimeThatIsNotKnownIsNoAge(t *testing.T) {
 	m := New(undated{memstore.New()}, func() (uint64, uint64, error) { return 1, 1, nil }, "test", "")
-	w := httptest.NewRecorder()
-	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	for _, name := range []string{"redrive_overdue_seconds", "redrive_oldest_waiting_seconds"} {
-		if !strings.Contains(w.Body.String(), name+`{queue="orders"} 0`+"\n") {
-			t.Errorf("%s of a time that is not known is not 0:\n%s", name, w.Body)
+		if text := scraped(m); !strings.Contains(text, name+`{queue="orders"} 0`+"\n") {
+			t.Errorf("%s of a time that is not known is not 0:\n%s", name, text)
 		}
 	}
+}
+
+// scraped returns what Prometheus reads.
+func scraped(m *Metrics) string {
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	return w.Body.String()
 }
 
 // Names that nothing is kept for any more do not keep their labels from queues that come
@@ -54,19 +58,14 @@ func TestLabelsOfIdleQueuesAreReleased(t *testing.T) {
 		parked := func(queue string) string {
 			return fmt.Sprintf("redrive_parked_total{queue=%q} ", queue)
 		}
-		scrape := func() string {
-			w := httptest.NewRecorder()
-			m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-			return w.Body.String()
-		}
+		scrape := func() string { return scraped(m) }
 		for i := range MostQueues {
 			m.Event(retry.Event{Kind: retry.Parked, Queue: fmt.Sprint("invented.", i)})
 			m.Event(retry.Event{Kind: retry.Failed, Queue: fmt.Sprint("invented.", i), Reason: "rejected"})
 			time.Sleep(time.Second)
 		}
-		if err := s.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: "invented.0", State: store.Parked, FailedAt: time.Now()}}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, s.Add(t.Context(), []*store.Record{
+			{ID: uuid.New(), Queue: "invented.0", State: store.Parked, FailedAt: time.Now()}}))
 		event := func() { m.Event(retry.Event{Kind: retry.Parked, Queue: "honest"}) }
 		event()
 		if text := scrape(); strings.Contains(text, parked("honest")) || !strings.Contains(text, parked(otherQueues)+"1") {
@@ -108,14 +107,13 @@ func TestConditionsAreSeries(t *testing.T) {
 		holds = append(holds, condition.Condition{Kind: condition.NoConsumer, Queue: fmt.Sprint("invented.", i)})
 	}
 	m.Retries(func(func(string) bool) []QueueRetries { return nil }, func() []condition.Condition { return holds })
-	w := httptest.NewRecorder()
-	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	text := scraped(m)
 	for _, want := range []string{`redrive_condition{kind="disk",queue=""} 1`, `redrive_condition{kind="breaker",queue="orders"} 1`,
 		`redrive_condition{kind="unreachable",queue="orders"} 1`, `redrive_queue_paused{queue="orders",why="unreachable"} 1`,
 		`redrive_condition{kind="forward",queue="orders"} 1`, `redrive_forward_blocked{queue="orders",target="queue a`} {
-		expect.Equal(t, strings.Count(w.Body.String(), "\n"+want), 1, "series of %s", want)
+		expect.Equal(t, strings.Count(text, "\n"+want), 1, "series of %s", want)
 	}
-	expect.Equal(t, strings.Count(w.Body.String(), `redrive_condition{kind="no_consumer"`), MostQueues-1, "invented queues have a series")
+	expect.Equal(t, strings.Count(text, `redrive_condition{kind="no_consumer"`), MostQueues-1, "invented queues have a series")
 }
 
 var update = flag.Bool("update", false, "write the metrics of docs/how-to/alerts.md")
@@ -173,13 +171,5 @@ func TestTheReference(t *testing.T) {
 		expect.NoError(t, os.WriteFile(file, []byte(before+begin+want), 0o644))
 	default:
 		t.Errorf("%s differs from the metrics: go test ./internal/metrics -run TestTheReference -update writes it", file)
-	}
-}
-
-func TestTheHelpHasEachWaitReason(t *testing.T) {
-	for _, why := range throttle.WaitReasons {
-		if !strings.Contains(pausedDesc.String(), string(why)) {
-			t.Errorf("%s is not in %s", why, pausedDesc)
-		}
 	}
 }
