@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/memstore"
 )
 
@@ -35,9 +36,7 @@ func hook(t *testing.T, answer func(w http.ResponseWriter, r *http.Request)) (ur
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var body map[string]any
 		data, _ := io.ReadAll(r.Body)
-		if err := json.Unmarshal(data, &body); err != nil {
-			t.Errorf("it is sent %q: %v", data, err)
-		}
+		expect.Err(t, json.Unmarshal(data, &body), nil, "it is sent %q", data)
 		if answer != nil {
 			answer(w, r)
 		}
@@ -174,6 +173,11 @@ func newDesk(t *testing.T, change func(*Settings, *Route)) *desk {
 	return d
 }
 
+// inFakeTime runs a test with a desk.
+func inFakeTime(t *testing.T, change func(*Settings, *Route), test func(t *testing.T, d *desk)) {
+	synctest.Test(t, func(t *testing.T) { test(t, newDesk(t, change)) })
+}
+
 func (d *desk) park(queue string, n int) {
 	park(d.t, d.Engine, queue, slices.Repeat([]string{"(out of attempts)"}, n)...)
 }
@@ -198,8 +202,7 @@ func (d *desk) after(t *testing.T, wait time.Duration, want ...string) {
 }
 
 func TestManyAreOneAndRepeatNoMoreThanAsked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, nil)
+	inFakeTime(t, nil, func(t *testing.T, d *desk) {
 		d.park("orders", 600)
 		time.Sleep(5 * time.Second)
 		d.park("orders", 300)
@@ -224,8 +227,7 @@ func TestManyAreOneAndRepeatNoMoreThanAsked(t *testing.T) {
 }
 
 func TestAConditionIsToldRepeatedAndResolved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, nil)
+	inFakeTime(t, nil, func(t *testing.T, d *desk) {
 		d.after(t, 2*time.Minute) // the start is over
 		open := Condition{Kind: BreakerOpen, Queue: "orders", Text: "90% failed\x1b[2J"}
 		d.set(open)
@@ -242,8 +244,7 @@ func TestAConditionIsToldRepeatedAndResolved(t *testing.T) {
 }
 
 func TestWhatComesAndGoesIsNotTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, func(_ *Settings, r *Route) { r.GroupWait = time.Minute })
+	inFakeTime(t, func(_ *Settings, r *Route) { r.GroupWait = time.Minute }, func(t *testing.T, d *desk) {
 		d.after(t, 2*time.Minute)
 		for range 5 {
 			d.set(Condition{Kind: BrokerBlocked})
@@ -262,8 +263,7 @@ func TestWhatComesAndGoesIsNotTold(t *testing.T) {
 }
 
 func TestAConditionThatMustLast(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, nil)
+	inFakeTime(t, nil, func(t *testing.T, d *desk) {
 		d.after(t, 10*time.Second)
 		d.set(Condition{Kind: NoConsumer, Queue: "a", After: 15 * time.Minute}, Condition{Kind: NoConsumer, Queue: "b", Since: time.Now().Add(-time.Hour), After: 15 * time.Minute})
 		d.after(t, 15*time.Minute, "25s b: the queue has no consumers")
@@ -272,8 +272,7 @@ func TestAConditionThatMustLast(t *testing.T) {
 }
 
 func TestUnresolvedRoutes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, func(_ *Settings, r *Route) { r.Resolved = false })
+	inFakeTime(t, func(_ *Settings, r *Route) { r.Resolved = false }, func(t *testing.T, d *desk) {
 		c := Condition{Kind: BreakerOpen, Queue: "q"}
 		d.after(t, 10*time.Second)
 		d.set(c)
@@ -361,8 +360,7 @@ func TestQuietHoursAndARestart(t *testing.T) {
 // A restart neither repeats a lasting condition nor forgets one that has ended; a condition that the service has not
 // found yet is not over.
 func TestARestartNeitherRepeatsNorForgets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, nil)
+	inFakeTime(t, nil, func(t *testing.T, d *desk) {
 		a, b := Condition{Kind: BreakerOpen, Queue: "a"}, Condition{Kind: OldestWaiting, Queue: "b"}
 		d.after(t, 10*time.Second)
 		d.set(a, b, Condition{Kind: LedgerOff, Queue: "c"})
@@ -410,8 +408,7 @@ func TestANotifierThatIsDown(t *testing.T) {
 // People are notified of messages that were parked since the ledger was last read, whatever became of
 // them and also while no service ran; but neither those of before the first route nor those that a person imports.
 func TestWhatIsParkedIsTheGrowthOfTheLedger(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, nil)
+	inFakeTime(t, nil, func(t *testing.T, d *desk) {
 		d.stop()
 		kept := memstore.New()
 		d.o.Store, d.Engine.Store = kept, kept
@@ -439,16 +436,13 @@ func TestWhatIsParkedIsTheGrowthOfTheLedger(t *testing.T) {
 
 // A notification that hangs delays neither other routes nor the end.
 func TestARouteThatHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, nil)
+	inFakeTime(t, nil, func(t *testing.T, d *desk) {
 		d.hangs.Store(true)
 		d.park("orders", 1)
 		time.Sleep(12 * time.Second)
 		began := time.Now()
 		d.stop()
-		if took := time.Since(began); took != 0 {
-			t.Errorf("the end took %s", took)
-		}
+		expect.Equal(t, time.Since(began), 0, "the end took")
 		d.hangs.Store(false)
 		d.open(t)
 		d.after(t, time.Minute, "12s orders: 1 message parked")
@@ -456,8 +450,7 @@ func TestARouteThatHangs(t *testing.T) {
 }
 
 func TestNewSettingsTakeOverWhatIsNotTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, nil)
+	inFakeTime(t, nil, func(t *testing.T, d *desk) {
 		d.park("orders", 3)
 		time.Sleep(2 * time.Second)
 		s := d.s
@@ -468,9 +461,7 @@ func TestNewSettingsTakeOverWhatIsNotTold(t *testing.T) {
 		s.Routes = s.Routes[:1]
 		must(t, d.SetSettings(s))
 		d.after(t, time.Minute)
-		if n := entries(t, d.o.Store, "desk"); n != 0 {
-			t.Errorf("%d entries of a former route are kept", n)
-		}
+		expect.Equal(t, entries(t, d.o.Store, "desk"), 0, "entries of a former route are kept")
 		s.Routes[0].URL = "nothing://s3cret"
 		if err := d.SetSettings(s); err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("a bad URL: %v", err)
@@ -479,8 +470,7 @@ func TestNewSettingsTakeOverWhatIsNotTold(t *testing.T) {
 }
 
 func TestNamesMadeUpDoNotFillTheMemory(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, nil)
+	inFakeTime(t, nil, func(t *testing.T, d *desk) {
 		for i := range 3 * maxQueues {
 			park(t, d.Engine, fmt.Sprint("q", i), fmt.Sprintf("error %c%c", 'a'+i%26, 'a'+i/26%26))
 			if i%400 == 0 {
@@ -492,9 +482,7 @@ func TestNamesMadeUpDoNotFillTheMemory(t *testing.T) {
 		if len(b.entries) != maxQueues+1 {
 			t.Errorf("there are %d entries", len(b.entries))
 		}
-		if n := entries(t, d.o.Store, "desk"); n != maxQueues+1 {
-			t.Errorf("%d are kept", n)
-		}
+		expect.Equal(t, entries(t, d.o.Store, "desk"), maxQueues+1, "are kept")
 	})
 }
 
@@ -547,9 +535,7 @@ func TestQuietHours(t *testing.T) {
 		if quiet {
 			got = end.In(q.Zone).Format(layout)
 		}
-		if got != c.end {
-			t.Errorf("quiet from %s: at %s until %q, want %q", c.hours, c.at, got, c.end)
-		}
+		expect.Equal(t, got, c.end, "quiet from %s: at %s until", c.hours, c.at)
 	}
 }
 
@@ -574,8 +560,7 @@ func TestQuietHoursAlwaysEnd(t *testing.T) {
 // A route for a queue receives events of its forward targets too, also after a restart, and of
 // no other queue's, whatever that is called.
 func TestARouteForAQueueIsToldOfItsForwardTargets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t, func(_ *Settings, r *Route) { r.Queues = []string{"orders"} })
+	inFakeTime(t, func(_ *Settings, r *Route) { r.Queues = []string{"orders"} }, func(t *testing.T, d *desk) {
 		d.set(Condition{Kind: ForwardStopped, Queue: "orders", Target: "queue dead", Text: "full"},
 			Condition{Kind: ForwardStopped, Queue: "mail", Target: "queue dead", Text: "full"},
 			Condition{Kind: ForwardStopped, Queue: "orders to queue dead", Target: "queue more", Text: "full"})

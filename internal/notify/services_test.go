@@ -52,6 +52,16 @@ func testMessage() *Message {
 	return m
 }
 
+// delivered opens a URL, and delivers testMessage there.
+func delivered(t *testing.T, c *client, raw string) error {
+	t.Helper()
+	to, err := openURL(raw)
+	if err != nil {
+		t.Fatalf("%s: %v", raw, err)
+	}
+	return to.deliver(t.Context(), c, testMessage())
+}
+
 // tripper answers without a network.
 type tripper func(*http.Request) (*http.Response, error)
 
@@ -206,11 +216,8 @@ func TestSlackSaysNoWith200(t *testing.T) {
 // A notification is exactly one mail, whatever a message says.
 func TestMail(t *testing.T) {
 	addr, end := mailServer(t, nil, false)
-	to, err := openURL("smtp://" + addr + "/?from=redrive@shop.example&fromname=Redrive&to=anna@shop.example,otto@shop.example")
-	must(t, err)
-	if err := to.deliver(context.Background(), newClient(loopback), testMessage()); err != nil {
-		t.Error(err)
-	}
+	must(t, delivered(t, newClient(loopback),
+		"smtp://"+addr+"/?from=redrive@shop.example&fromname=Redrive&to=anna@shop.example,otto@shop.example"))
 	commands, letter := end()
 	if commands != "EHLO localhost | MAIL FROM:<redrive@shop.example> | RCPT TO:<anna@shop.example> | RCPT TO:<otto@shop.example> | DATA | QUIT" {
 		t.Errorf("the server was told %s", commands)
@@ -228,9 +235,9 @@ func TestMail(t *testing.T) {
 // If the URL requires TLS, a server without it gets neither password nor mail.
 func TestMailAsksForTLS(t *testing.T) {
 	addr, end := mailServer(t, nil, false)
-	to, err := openURL("smtp://user:s3cretpass@" + addr + "/?from=a@b.example&to=c@d.example&encryption=ExplicitTLS")
-	must(t, err)
-	if err := to.deliver(context.Background(), newClient(loopback), testMessage()); err == nil || !strings.Contains(err.Error(), "no STARTTLS") {
+	err := delivered(t, newClient(loopback),
+		"smtp://user:s3cretpass@"+addr+"/?from=a@b.example&to=c@d.example&encryption=ExplicitTLS")
+	if err == nil || !strings.Contains(err.Error(), "no STARTTLS") {
 		t.Errorf("%v", err)
 	}
 	if commands, _ := end(); commands != "EHLO localhost" {
@@ -386,14 +393,10 @@ func TestPrivateAddressesAreNotDialled(t *testing.T) {
 		"::1", "::", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::ffff:10.0.0.1", "::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "2002:7f00:1::1", "2001:0:1::1",
 		"fc00::1", "fd00:ec2::254", "fe80::1%eth0", "fec0::1", "ff02::1", "2001:db8::1",
 	} {
-		if err := check("tcp", netip.AddrPortFrom(netip.MustParseAddr(at), 80).String(), nil); !errors.Is(err, errPrivate) {
-			t.Errorf("%s: %v", at, err)
-		}
+		expect.Err(t, check("tcp", netip.AddrPortFrom(netip.MustParseAddr(at), 80).String(), nil), errPrivate, "%s", at)
 	}
 	for _, at := range []string{"1.1.1.1", "172.32.0.1", "172.15.255.255", "100.128.0.1", "169.253.1.1", "192.167.1.1", "2606:4700::1111", "::ffff:1.1.1.1"} {
-		if err := check("tcp", netip.AddrPortFrom(netip.MustParseAddr(at), 80).String(), nil); err != nil {
-			t.Errorf("%s: %v", at, err)
-		}
+		expect.Err(t, check("tcp", netip.AddrPortFrom(netip.MustParseAddr(at), 80).String(), nil), nil, "%s", at)
 	}
 	allowed := guard([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/16")})
 	for at, ok := range map[string]bool{"10.1.2.3": true, "::ffff:10.1.2.3": true, "10.2.0.1": false, "169.254.169.254": false, "fd00::1": true, "fd01::1": false} {
@@ -413,18 +416,12 @@ func TestURLsThatLeadInward(t *testing.T) {
 	for _, host := range []string{"127.0.0.1" + port, "localhost" + port, "[::ffff:127.0.0.1]" + port, "0.0.0.0" + port, "169.254.169.254", "[fd00:ec2::254]"} {
 		for _, raw := range []string{"generic+http://" + host + "/latest/meta-data", "mattermost+http://" + host + "/hooks/tokentoken", "alertmanager+http://" + host,
 			"pagerduty+http://" + host + "/keykeykey", "smtp://" + host + "/?from=a@b.example&to=c@d.example"} {
-			to, err := openURL(raw)
-			if err != nil {
-				t.Fatalf("%s: %v", raw, err)
-			}
-			if err := to.deliver(context.Background(), newClient(nil), testMessage()); err == nil || !strings.Contains(err.Error(), "private addresses") {
+			if err := delivered(t, newClient(nil), raw); err == nil || !strings.Contains(err.Error(), errPrivate.Error()) {
 				t.Errorf("%s: %v", raw, err)
 			}
 		}
 	}
-	if n := asked.Load(); n != 0 {
-		t.Errorf("%d requests got through", n)
-	}
+	expect.Equal(t, asked.Load(), 0, "requests got through")
 }
 
 // A name may lead to a public address when it is looked up first, and to a private one when it is
@@ -441,9 +438,7 @@ func TestANameThatIsRebound(t *testing.T) {
 		t.Fatalf("at first it is %v, %v", ip, err)
 	}
 	for _, raw := range []string{"generic+http://hooks.example" + port + "/x", "alertmanager+http://hooks.example" + port, "smtp://hooks.example" + port + "/?from=a@b.example&to=c@d.example"} {
-		to, err := openURL(raw)
-		must(t, err)
-		if err := to.deliver(t.Context(), c, testMessage()); err == nil || !strings.Contains(err.Error(), "private addresses") {
+		if err := delivered(t, c, raw); err == nil || !strings.Contains(err.Error(), errPrivate.Error()) {
 			t.Errorf("%s: %v", raw, err)
 		}
 	}
@@ -497,15 +492,11 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	defer inside.Close()
 	for _, code := range []int{301, 302, 303, 307, 308} {
 		outside, _ := hook(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, inside.URL, code) })
-		to, err := openURL(outside)
-		must(t, err)
-		if err := to.deliver(context.Background(), newClient(loopback), testMessage()); err == nil || !strings.Contains(err.Error(), "redirect") {
+		if err := delivered(t, newClient(loopback), outside); err == nil || !strings.Contains(err.Error(), "redirect") {
 			t.Errorf("%d: %v", code, err)
 		}
 	}
-	if n := asked.Load(); n != 0 {
-		t.Errorf("%d redirects were followed", n)
-	}
+	expect.Equal(t, asked.Load(), 0, "redirects were followed")
 }
 
 func TestAnAnswerWithoutEnd(t *testing.T) {
@@ -519,19 +510,14 @@ func TestAnAnswerWithoutEnd(t *testing.T) {
 				}
 			}
 		})
-		to, err := openURL(at)
-		must(t, err)
-		err = to.deliver(context.Background(), newClient(loopback), testMessage())
-		if got := ""; err != nil {
-			got = err.Error()
-			if got != want {
-				t.Errorf("%d: %s", status, got)
-			}
-			if b := (busyError{}); !errors.As(err, &b) || b.after != 7*time.Second {
-				t.Errorf("%d: it is not told when to try again: %v", status, err)
-			}
-		} else if want != "" {
-			t.Errorf("%d is a success", status)
+		err := delivered(t, newClient(loopback), at)
+		if want == "" {
+			must(t, err)
+			continue
+		}
+		var b busyError
+		if !errors.As(err, &b) || b.Error() != want || b.after != 7*time.Second {
+			t.Errorf("%d: %v, want %s, and to be told when to try again", status, err, want)
 		}
 	}
 }
@@ -657,9 +643,8 @@ func TestAlertsAreSentWhileTheyLast(t *testing.T) {
 		d.set(Condition{Kind: BrokerBlocked})
 		time.Sleep(20 * time.Second)
 		a.want(t, blocked)
-		if got := a.alerts["RedriveBreakerOpen orders"].Annotations["summary"]; got != "Redrive: resolved: orders: the circuit breaker is closed again" {
-			t.Errorf("it says %s", got)
-		}
+		expect.Equal(t, a.alerts["RedriveBreakerOpen orders"].Annotations["summary"],
+			"Redrive: resolved: orders: the circuit breaker is closed again", "it says")
 	})
 }
 
@@ -692,9 +677,7 @@ func TestAnAlertmanagerThatIsDown(t *testing.T) {
 		d.open(t)
 		time.Sleep(startGrace + 20*time.Second) // until it is known to be over it goes on
 		a.want(t)
-		if n := entries(t, d.o.Store, "desk"); n != 0 {
-			t.Errorf("%d entries are kept", n)
-		}
+		expect.Equal(t, entries(t, d.o.Store, "desk"), 0, "entries are kept")
 	})
 }
 
@@ -726,9 +709,7 @@ func TestParkedMessagesAreAnAlert(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if n := len(a.firing()); n != 3*maxAlerts+1 {
-			t.Errorf("%d alerts fire", n)
-		}
+		expect.Equal(t, len(a.firing()), 3*maxAlerts+1, "alerts fire")
 	})
 }
 
@@ -740,9 +721,7 @@ func TestARouteToAlertmanagerIsPlain(t *testing.T) {
 	} {
 		r := DefaultRoute()
 		r.URL = "alertmanager+https://alertmanager.example/"
-		if err := Check(&r); err != nil {
-			t.Error(err)
-		}
+		must(t, Check(&r))
 		if change(&r); Check(&r) == nil {
 			t.Errorf("it may have %+v", r)
 		}
