@@ -115,9 +115,7 @@ func adopting(t *testing.T, test func(t *testing.T, d *desk, q *deadLetters)) {
 		stop := d.run(t)
 		test(t, d, q)
 		stop()
-		if q.open != 0 {
-			t.Errorf("%d sources are left open", q.open)
-		}
+		expect.Equal(t, q.open, 0, "sources are left open")
 	})
 }
 
@@ -178,9 +176,7 @@ func TestASampleIsToldBeforeAnAdoption(t *testing.T) {
 		}
 		for _, wrong := range []operations.PlanRequest{{Sample: 1001}, {Sample: -1}, {Format: "nothing"}} {
 			wrong.Verb, wrong.From = actions.Adopt, "orders.dlq"
-			if _, err := d.Plan(ctx, by, wrong); !errors.Is(err, inspect.ErrInvalid) {
-				t.Errorf("%+v: %v", wrong, err)
-			}
+			expect.Err(t, errOf(d.Plan(ctx, by, wrong)), inspect.ErrInvalid, "%+v", wrong)
 		}
 		q.set(func() { q.DeadLetterQueue.Doubt = "it has consumers" })
 		if p, err = d.Plan(ctx, by, ask); err != nil || p.Sampled != nil {
@@ -238,10 +234,7 @@ func TestAnAdoptionContinuesAfterARestart(t *testing.T) {
 		stop := again.run(t)
 		defer stop()
 		time.Sleep(time.Minute)
-		is := again.is(t, id, operations.Finished, done+100)
-		if !strings.Contains(is.Why, "were not there any more") {
-			t.Errorf("it says %q", is.Why)
-		}
+		again.is(t, id, operations.Finished, done+100, "were not there any more")
 	})
 }
 
@@ -281,8 +274,7 @@ func TestAnAdoptionThatHangsHoldsUpNothing(t *testing.T) {
 		id := d.adopt(t, operations.PlanRequest{}, operations.Start{})
 		synctest.Wait()
 		d.parked(t, "orders", 3)
-		p := d.plan(t, actions.Discard, "queue:orders")
-		d.begin(t, p, operations.Start{})
+		p := d.started(t, actions.Discard, "queue:orders", operations.Start{})
 		d.Runner.Reread()
 		time.Sleep(time.Second)
 		d.is(t, p.ID, operations.Finished, 3)
@@ -347,9 +339,7 @@ func TestWhoMayAdoptWhat(t *testing.T) {
 			{editor, operations.PlanRequest{From: "orders.dlq", Limit: -1}, inspect.ErrInvalid},
 		} {
 			c.r.Verb = actions.Adopt
-			if _, err := d.Plan(ctx, c.by, c.r); !errors.Is(err, c.want) {
-				t.Errorf("%v: %+v: %v, want %v", c.by.Queues, c.r, err, c.want)
-			}
+			expect.Err(t, errOf(d.Plan(ctx, c.by, c.r)), c.want, "%v: %+v", c.by.Queues, c.r)
 		}
 		seen, err := d.DeadLetterQueues(ctx, only("orders*"))
 		must(t, err)

@@ -1,7 +1,6 @@
 package operations_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -52,8 +51,6 @@ func (d *desk) became(t *testing.T, id string, sent, again, here int64) *operati
 	return is
 }
 
-func errOf[T any](_ T, err error) error { return err }
-
 func errorsOf(is *operations.Replayed) (all []string) {
 	for _, e := range is.Errors {
 		all = append(all, fmt.Sprintf("%d %s %s", e.Count, e.Queue, e.Error))
@@ -65,8 +62,7 @@ func errorsOf(is *operations.Replayed) (all []string) {
 func TestAReplayTellsWhatFailedAgain(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, d *desk) {
 		d.parked(t, "orders", 10)
-		p := d.plan(t, actions.Replay, "queue:orders")
-		d.begin(t, p, operations.Start{Rate: 0.5})
+		p := d.started(t, actions.Replay, "queue:orders", operations.Start{Rate: 0.5})
 		d.parked(t, "orders", 1) // replayed by no one
 		time.Sleep(5 * time.Second)
 		d.giveAll(t, "orders", fourOfTen)
@@ -78,8 +74,7 @@ func TestAReplayTellsWhatFailedAgain(t *testing.T) {
 	})
 	inFakeTime(t, func(t *testing.T, d *desk) {
 		d.parked(t, "orders", 10)
-		p := d.plan(t, actions.Replay, "queue:orders")
-		d.begin(t, p, operations.Start{})
+		p := d.started(t, actions.Replay, "queue:orders", operations.Start{})
 		time.Sleep(time.Hour) // nothing is retried: its queue has no consumers
 		d.is(t, p.ID, operations.Finished, 10)
 		d.became(t, p.ID, 0, 0, 10)
@@ -92,10 +87,10 @@ func TestAReplayTellsWhatFailedAgain(t *testing.T) {
 			t.Errorf("the counting ended at %s, within the wait", is.Until)
 		}
 		// Somebody replays one of them again, which fails, and another, which comes through.
-		d.begin(t, d.plan(t, actions.Replay, "queue:orders error:timeout"), operations.Start{})
+		d.started(t, actions.Replay, "queue:orders error:timeout", operations.Start{})
 		time.Sleep(time.Second)
 		d.giveAll(t, "orders", func(string) string { return "timeout again" })
-		d.begin(t, d.plan(t, actions.Replay, "queue:orders error:stock"), operations.Start{})
+		d.started(t, actions.Replay, "queue:orders error:stock", operations.Start{})
 		time.Sleep(time.Second)
 		d.giveAll(t, "orders", comesThrough)
 		time.Sleep(2 * time.Minute)
@@ -121,8 +116,7 @@ func TestWhatFailedAgainIsFoundWhereverItIs(t *testing.T) {
 			d.giveAll(t, "orders", func(body string) string {
 				return map[string]string{"2": "no stock of 1"}[body]
 			})
-			p := d.plan(t, actions.Replay, "queue:orders")
-			d.begin(t, p, operations.Start{})
+			d.started(t, actions.Replay, "queue:orders", operations.Start{})
 			time.Sleep(time.Microsecond)
 			d.giveAll(t, "orders", comesThrough)
 		},
@@ -142,8 +136,7 @@ func TestWhatFailedAgainIsFoundWhereverItIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inFakeTime(t, func(t *testing.T, d *desk) {
 				all := d.parked(t, "orders", 10)
-				p := d.plan(t, actions.Replay, "queue:orders")
-				d.begin(t, p, operations.Start{})
+				p := d.started(t, actions.Replay, "queue:orders", operations.Start{})
 				synctest.Wait()
 				fail(t, d, all[2])
 				time.Sleep(5 * time.Minute)
@@ -165,8 +158,7 @@ func TestADuplicateDidNotFailAgain(t *testing.T) {
 		twin := *all[0]
 		d.add(t, append(all, &twin)...)
 		time.Sleep(time.Second)
-		p := d.plan(t, actions.Replay, "queue:orders")
-		d.begin(t, p, operations.Start{})
+		p := d.started(t, actions.Replay, "queue:orders", operations.Start{})
 		time.Sleep(time.Minute)
 		d.became(t, p.ID, 0, 0, 3)
 		d.giveAll(t, "orders", comesThrough)
@@ -180,8 +172,7 @@ func TestADuplicateDidNotFailAgain(t *testing.T) {
 func TestAForgedIDIsNoFailureOfAReplay(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, d *desk) {
 		all := d.parked(t, "orders", 2)
-		p := d.plan(t, actions.Replay, "queue:orders")
-		d.begin(t, p, operations.Start{})
+		p := d.started(t, actions.Replay, "queue:orders", operations.Start{})
 		synctest.Wait()
 		d.giveAll(t, "orders", comesThrough)
 		time.Sleep(time.Millisecond)
@@ -202,8 +193,7 @@ func TestWhatFailedAgainSurvivesARestart(t *testing.T) {
 		d := newDesk(memstore.New())
 		stop := d.run(t)
 		all := d.parked(t, "orders", 10)
-		p := d.plan(t, actions.Replay, "queue:orders")
-		d.begin(t, p, operations.Start{})
+		p := d.started(t, actions.Replay, "queue:orders", operations.Start{})
 		time.Sleep(time.Second)
 		d.giveAll(t, "orders", func(body string) string {
 			return map[string]string{"1": "no stock of 17"}[body]
@@ -230,8 +220,7 @@ func TestWhatFailedAgainSurvivesARestart(t *testing.T) {
 func TestTheErrorsOfAReplayAreBounded(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, d *desk) {
 		d.parked(t, "orders", 1500)
-		p := d.plan(t, actions.Replay, "queue:orders")
-		d.begin(t, p, operations.Start{})
+		p := d.started(t, actions.Replay, "queue:orders", operations.Start{})
 		time.Sleep(time.Second)
 		for range 20 {
 			d.giveAll(t, "orders", func(body string) string {
@@ -264,14 +253,10 @@ func TestTheRestOfAReplay(t *testing.T) {
 		rest := func(verb actions.Verb, query string) (operations.Plan, error) {
 			return d.Plan(ctx, operator, operations.PlanRequest{Verb: verb, Query: query, RestOf: p.ID})
 		}
-		if _, err := rest(actions.Replay, ""); !errors.Is(err, inspect.ErrPrecondition) {
-			t.Errorf("of a plan: %v", err)
-		}
+		expect.Err(t, errOf(rest(actions.Replay, "")), inspect.ErrPrecondition, "of a plan")
 		d.begin(t, p, operations.Start{CanarySize: 5, CanaryWait: "30s"})
 		time.Sleep(time.Second)
-		if _, err := rest(actions.Replay, ""); !errors.Is(err, inspect.ErrPrecondition) {
-			t.Errorf("while it runs: %v", err)
-		}
+		expect.Err(t, errOf(rest(actions.Replay, "")), inspect.ErrPrecondition, "while it runs")
 		d.parked(t, "orders", 3) // that the first plan did not find
 		d.giveAll(t, "orders", func(body string) string {
 			return map[string]string{"2": "no stock"}[body]
@@ -299,8 +284,7 @@ func TestTheRestOfAReplay(t *testing.T) {
 		d.begin(t, left, operations.Start{})
 		time.Sleep(time.Second)
 		d.is(t, left.ID, operations.Finished, 2493)
-		if found := d.count(t, "queue:orders state:parked"); found != 4 {
-			t.Errorf("%d are parked, want the one that failed again and the 3 that came later", found)
-		}
+		expect.Equal(t, d.count(t, "queue:orders state:parked"), 4,
+			"are parked: the one that failed again and the 3 that came later")
 	})
 }

@@ -44,9 +44,7 @@ func TestAKilledOperationDoesEachMessageOnce(t *testing.T) {
 	copies, err := d.Plan(ctx, caller(auth.Editor), operations.PlanRequest{Verb: actions.Copy, Query: "queue:mail", To: "other"})
 	must(t, err)
 	d.begin(t, p, operations.Start{Rate: 2000, CanarySize: 10, CanaryWait: "100ms"})
-	if _, err := d.Start(ctx, caller(auth.Editor), copies.ID, operations.Start{Rate: 2000}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(d.Start(ctx, caller(auth.Editor), copies.ID, operations.Start{Rate: 2000})))
 	must(t, s.Close())
 	lives := 0
 	for ended := false; !ended; lives++ {
@@ -178,7 +176,7 @@ func TestChildThatIsKilled(t *testing.T) {
 	}
 }
 
-var must = expect.NoError
+var must, errOf = expect.NoError, expect.ErrOf
 
 // losing is a store on Redis whose answers to the first few changes do not arrive.
 type losing struct {
@@ -224,9 +222,7 @@ func TestAStepWhoseAnswerWasLostIsDoneOnce(t *testing.T) {
 				p, err := d.Plan(ctx, caller(auth.Editor), request)
 				must(t, err)
 				l.lose.Store(1)
-				if _, err := d.Start(ctx, caller(auth.Editor), p.ID, operations.Start{}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errOf(d.Start(ctx, caller(auth.Editor), p.ID, operations.Start{})))
 				stop := d.run(t)
 				defer stop()
 				brokertest.Eventually(t, "the operation has ended", func() bool { return d.look(t, p.ID).Ended != nil })

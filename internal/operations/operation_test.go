@@ -96,11 +96,17 @@ func (d *desk) plan(t *testing.T, verb actions.Verb, query string) operations.Pl
 	return p
 }
 
+// started plans an operation, and starts it.
+func (d *desk) started(t *testing.T, verb actions.Verb, query string, s operations.Start) operations.Plan {
+	t.Helper()
+	p := d.plan(t, verb, query)
+	d.begin(t, p, s)
+	return p
+}
+
 func (d *desk) begin(t *testing.T, p operations.Plan, s operations.Start) {
 	t.Helper()
-	if _, err := d.Start(ctx, operator, p.ID, s); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(d.Start(ctx, operator, p.ID, s)))
 }
 
 func (d *desk) look(t *testing.T, id string) operations.Operation {
@@ -110,11 +116,12 @@ func (d *desk) look(t *testing.T, id string) operations.Operation {
 	return o
 }
 
-func (d *desk) is(t *testing.T, id, state string, done int64) operations.Operation {
+// is checks an operation's state, how many are done, and what its Why says.
+func (d *desk) is(t *testing.T, id, state string, done int64, why ...string) operations.Operation {
 	t.Helper()
 	o := d.look(t, id)
-	if o.State != state || o.Done != done {
-		t.Errorf("it is %s (%s) with %d done, want %s with %d", o.State, o.Why, o.Done, state, done)
+	if o.State != state || o.Done != done || len(why) > 0 && !strings.Contains(o.Why, why[0]) {
+		t.Errorf("it is %s (%s) with %d done, want %s %q with %d", o.State, o.Why, o.Done, state, why, done)
 	}
 	return o
 }
@@ -146,8 +153,7 @@ func inFakeTime(t *testing.T, test func(t *testing.T, d *desk)) {
 func TestAnOperationKeepsItsRate(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, d *desk) {
 		d.parked(t, "orders", 1000)
-		p := d.plan(t, actions.Replay, "queue:orders")
-		d.begin(t, p, operations.Start{Rate: 50})
+		p := d.started(t, actions.Replay, "queue:orders", operations.Start{Rate: 50})
 		for s := range 4 {
 			time.Sleep(time.Second)
 			if n := d.look(t, p.ID).Done; n < int64(50*(s+1)) || n > int64(50*(s+1)+5) {
@@ -157,36 +163,25 @@ func TestAnOperationKeepsItsRate(t *testing.T) {
 		if o := d.look(t, p.ID); o.PerSecond < 45 || o.PerSecond > 55 || o.Left == "" {
 			t.Errorf("%v a second, %s left", o.PerSecond, o.Left)
 		}
-		if _, err := d.Order(ctx, operator, p.ID, operations.Pause); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(d.Order(ctx, operator, p.ID, operations.Pause)))
 		before := d.look(t, p.ID).Done
 		time.Sleep(time.Hour)
-		if o := d.is(t, p.ID, operations.Paused, before); !strings.Contains(o.Why, "ann") {
-			t.Error(o.Why)
-		}
-		if _, err := d.Order(ctx, operator, p.ID, operations.Pause); !errors.Is(err, inspect.ErrPrecondition) {
-			t.Errorf("paused twice: %v", err)
-		}
-		if _, err := d.Order(ctx, operator, p.ID, operations.Resume); err != nil {
-			t.Fatal(err)
-		}
+		d.is(t, p.ID, operations.Paused, before, "ann")
+		expect.Err(t, errOf(d.Order(ctx, operator, p.ID, operations.Pause)), inspect.ErrPrecondition, "paused twice")
+		must(t, errOf(d.Order(ctx, operator, p.ID, operations.Resume)))
 		time.Sleep(2 * time.Second)
 		if n := d.look(t, p.ID).Done - before; n < 100 || n > 106 {
 			t.Errorf("in 2 s after the pause %d were done", n)
 		}
-		if _, err := d.Order(ctx, operator, p.ID, operations.Cancel); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(d.Order(ctx, operator, p.ID, operations.Cancel)))
 		synctest.Wait()
 		n := d.look(t, p.ID).Done
 		time.Sleep(time.Hour)
 		if o := d.is(t, p.ID, operations.Canceled, n); o.Ended == nil || int64(len(d.outcomes(t, p.ID))) != n {
 			t.Errorf("%+v", o)
 		}
-		if _, err := d.Order(ctx, operator, p.ID, operations.Resume); !errors.Is(err, inspect.ErrPrecondition) {
-			t.Errorf("a canceled one was resumed: %v", err)
-		}
+		expect.Err(t, errOf(d.Order(ctx, operator, p.ID, operations.Resume)), inspect.ErrPrecondition,
+			"a canceled one was resumed")
 	})
 }
 
@@ -221,8 +216,7 @@ func TestAQueueThatIsGoneStopsTheOperation(t *testing.T) {
 				return policy.Set{{Name: "orders", Queues: []string{"orders"}}}
 			}
 			all := d.parked(t, "orders", 100)
-			p := d.plan(t, actions.Replay, "queue:orders")
-			d.begin(t, p, operations.Start{Rate: 1})
+			p := d.started(t, actions.Replay, "queue:orders", operations.Start{Rate: 1})
 			time.Sleep(5 * time.Second)
 			goes(d, &gone)
 			time.Sleep(time.Minute)
@@ -269,8 +263,7 @@ func TestAQueueWithoutAPolicyIsNotReplayed(t *testing.T) {
 func TestOperationsOfOthersQueuesAreNotSeen(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		d.parked(t, "orders", 2)
-		p := d.plan(t, actions.Discard, "queue:orders")
-		d.begin(t, p, operations.Start{})
+		p := d.started(t, actions.Discard, "queue:orders", operations.Start{})
 		other := caller(auth.Operator, "mail")
 		if all, err := d.Operations(ctx, other); err != nil || len(all) != 0 {
 			t.Errorf("%+v, %v", all, err)
@@ -312,8 +305,7 @@ func TestOneMessageThatCannotBeChangedStopsNoOther(t *testing.T) {
 		d = newDesk(choosy{d.store, kept[0].Key})
 		stop := d.run(t)
 		defer stop()
-		p := d.plan(t, actions.Discard, "queue:orders")
-		d.begin(t, p, operations.Start{})
+		p := d.started(t, actions.Discard, "queue:orders", operations.Start{})
 		time.Sleep(time.Minute)
 		if o := d.is(t, p.ID, operations.Finished, 1499); o.Failed != 1 {
 			t.Errorf("%+v", o)
@@ -330,15 +322,12 @@ func TestAReadOnlyServiceGoesOnWithNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(memstore.New())
 		d.parked(t, "orders", 5)
-		p := d.plan(t, actions.Discard, "queue:orders")
-		d.begin(t, p, operations.Start{})
+		p := d.started(t, actions.Discard, "queue:orders", operations.Start{})
 		d.Inspector.ReadOnly = true
 		stop := d.run(t)
 		defer stop()
 		time.Sleep(time.Hour)
-		if o := d.is(t, p.ID, operations.Running, 0); !strings.Contains(o.Why, "read-only") {
-			t.Error(o.Why)
-		}
+		d.is(t, p.ID, operations.Running, 0, "read-only")
 	})
 }
 
@@ -383,12 +372,10 @@ func TestWatchingOperations(t *testing.T) {
 		d.parked(t, "orders", 5)
 		stop := d.run(t)
 		defer stop()
-		old := d.plan(t, actions.Discard, "queue:orders attempt:3")
-		d.begin(t, old, operations.Start{})
+		d.started(t, actions.Discard, "queue:orders attempt:3", operations.Start{})
 		time.Sleep(time.Minute)
 		d.parked(t, "mail", 5)
-		slow := d.plan(t, actions.Discard, "queue:mail")
-		d.begin(t, slow, operations.Start{Rate: 1})
+		slow := d.started(t, actions.Discard, "queue:mail", operations.Start{Rate: 1})
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		ticks := d.Watch(ctx, caller(auth.Viewer))
@@ -432,8 +419,7 @@ func TestTheRestIsChangedOnlyIfTheCanaryDoesNotFailAgain(t *testing.T) {
 	for _, back := range []bool{false, true} {
 		inFakeTime(t, func(t *testing.T, d *desk) {
 			d.parked(t, "orders", 30)
-			p := d.plan(t, actions.Replay, "queue:orders")
-			d.begin(t, p, operations.Start{CanarySize: 5, CanaryWait: "30s"})
+			p := d.started(t, actions.Replay, "queue:orders", operations.Start{CanarySize: 5, CanaryWait: "30s"})
 			time.Sleep(time.Hour) // nothing is retried: RabbitMQ is away, or the queue is paused
 			d.is(t, p.ID, operations.Watching, 5)
 			d.give(t, "orders", func(r *store.Record) bool { return back && string(r.Message.Body) == "2" })
@@ -481,9 +467,7 @@ func TestACanaryWhoseMessagesFailedAgainIsNotDone(t *testing.T) {
 					time.Sleep(time.Second)
 					fail(t, d, all[2])
 					time.Sleep(time.Minute)
-					if o := d.is(t, p.ID, operations.Stopped, 5); !strings.Contains(o.Why, "no stock again") {
-						t.Errorf("why: %s", o.Why)
-					}
+					d.is(t, p.ID, operations.Stopped, 5, "no stock again")
 				})
 			})
 		}
@@ -496,9 +480,7 @@ func TestTheFirstFewAreThoseThatWereSent(t *testing.T) {
 		p := d.plan(t, actions.Replay, "queue:orders")
 		none := d.plan(t, actions.Replay, "queue:orders")
 		for _, r := range all[:10] {
-			if _, err := d.Act(ctx, operator, actions.Act{Verb: actions.Discard, IDs: []string{r.ID.String()}}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(d.Act(ctx, operator, actions.Act{Verb: actions.Discard, IDs: []string{r.ID.String()}})))
 		}
 		d.begin(t, p, operations.Start{CanarySize: 5, CanaryWait: "30s"})
 		time.Sleep(time.Minute)
@@ -521,8 +503,7 @@ func TestACanarySurvivesARestart(t *testing.T) {
 		d := newDesk(memstore.New())
 		stop := d.run(t)
 		d.parked(t, "orders", 30)
-		p := d.plan(t, actions.Replay, "queue:orders")
-		d.begin(t, p, operations.Start{CanarySize: 3, CanaryWait: "30s"})
+		p := d.started(t, actions.Replay, "queue:orders", operations.Start{CanarySize: 3, CanaryWait: "30s"})
 		time.Sleep(time.Second)
 		d.give(t, "orders", func(*store.Record) bool { return false })
 		time.Sleep(20 * time.Second)
@@ -576,9 +557,7 @@ func TestAPlanSaysWhatItWouldDoAndDoesNothing(t *testing.T) {
 		if got, err := d.GetPlan(ctx, operator, p.ID); err != nil || got.Count != 10 {
 			t.Errorf("%+v, %v", got, err)
 		}
-		if _, err := d.GetPlan(ctx, caller(auth.Operator, "idle"), p.ID); !errors.Is(err, inspect.ErrNotFound) {
-			t.Errorf("another's plan: %v", err)
-		}
+		expect.Err(t, errOf(d.GetPlan(ctx, caller(auth.Operator, "idle"), p.ID)), inspect.ErrNotFound, "another's plan")
 	})
 }
 
@@ -619,15 +598,10 @@ func TestPlansThatCannotStart(t *testing.T) {
 			"all":            {operator, operations.PlanRequest{Verb: actions.Replay, Query: " "}, inspect.ErrInvalid},
 			"an odd verb":    {operator, operations.PlanRequest{Verb: "purge", Query: "queue:orders"}, inspect.ErrInvalid},
 		} {
-			if _, err := d.Plan(ctx, c.by, c.r); !errors.Is(err, c.want) {
-				t.Errorf("%s: %v", name, err)
-			}
+			expect.Err(t, errOf(d.Plan(ctx, c.by, c.r)), c.want, "%s", name)
 		}
-		p := d.plan(t, actions.Discard, "queue:orders")
-		d.begin(t, p, operations.Start{})
-		if _, err := d.Start(ctx, operator, p.ID, operations.Start{}); !errors.Is(err, inspect.ErrPrecondition) {
-			t.Errorf("started twice: %v", err)
-		}
+		p := d.started(t, actions.Discard, "queue:orders", operations.Start{})
+		expect.Err(t, errOf(d.Start(ctx, operator, p.ID, operations.Start{})), inspect.ErrPrecondition, "started twice")
 	})
 }
 
@@ -641,9 +615,7 @@ func TestTheSetIsFrozenAtThePreview(t *testing.T) {
 		again := record("orders", store.Parked, "again") // one of them, which failed once more meanwhile
 		again.ID = all[7].ID
 		d.add(t, late, again)
-		if _, err := d.Act(ctx, operator, actions.Act{Verb: actions.Discard, IDs: []string{all[3].ID.String()}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(d.Act(ctx, operator, actions.Act{Verb: actions.Discard, IDs: []string{all[3].ID.String()}})))
 		d.begin(t, p, operations.Start{Reason: "fixed"})
 		stop := d.run(t)
 		defer stop()
@@ -681,12 +653,9 @@ func TestOldPlansAndOperationsAreForgotten(t *testing.T) {
 		d.add(t, gone)
 		d.parked(t, "orders", 10)
 		old := d.plan(t, actions.Replay, "queue:orders")
-		ended := d.plan(t, actions.Discard, "queue:orders")
-		d.begin(t, ended, operations.Start{})
+		ended := d.started(t, actions.Discard, "queue:orders", operations.Start{})
 		time.Sleep(17 * time.Minute)
-		if _, err := d.GetPlan(ctx, operator, old.ID); !errors.Is(err, inspect.ErrNotFound) {
-			t.Errorf("an old plan: %v", err)
-		}
+		expect.Err(t, errOf(d.GetPlan(ctx, operator, old.ID)), inspect.ErrNotFound, "an old plan")
 		if left, err := d.store.Find(ctx, gone.ID); err != nil || len(left) > 0 {
 			t.Errorf("what was discarded is kept: %v, %v", left, err)
 		}
@@ -734,20 +703,14 @@ func TestWhatOnePersonMayHave(t *testing.T) {
 			plan(person("ann"), "q0")
 		}
 		for id, want := range map[string]error{others: nil, nobodys: nil, own: inspect.ErrNotFound} {
-			if _, err := d.GetPlan(ctx, person("bob"), id); !errors.Is(err, want) {
-				t.Errorf("after 30 plans of one person: %v, want %v", err, want)
-			}
+			expect.Err(t, errOf(d.GetPlan(ctx, person("bob"), id)), want, "after 30 plans of one person")
 		}
 		first := plan(person("p0"), "q0")
 		for i := range 45 {
 			plan(person(fmt.Sprint("p", i)), "q0")
 		}
-		if _, err := d.GetPlan(ctx, person("bob"), others); err != nil {
-			t.Errorf("after 45 plans of another queue: %v", err)
-		}
-		if _, err := d.GetPlan(ctx, person("bob"), first); !errors.Is(err, inspect.ErrNotFound) {
-			t.Errorf("the oldest of 45 of a queue: %v", err)
-		}
+		expect.Err(t, errOf(d.GetPlan(ctx, person("bob"), others)), nil, "after 45 plans of another queue")
+		expect.Err(t, errOf(d.GetPlan(ctx, person("bob"), first)), inspect.ErrNotFound, "the oldest of 45 of a queue")
 	})
 }
 
@@ -779,9 +742,7 @@ func TestAPlanIsForgottenWhenThatWorksAgain(t *testing.T) {
 		}
 		s.well.Store(true)
 		time.Sleep(2 * time.Minute)
-		if _, err := d.GetPlan(ctx, operator, p.ID); !errors.Is(err, inspect.ErrNotFound) {
-			t.Errorf("it is known still: %v", err)
-		}
+		expect.Err(t, errOf(d.GetPlan(ctx, operator, p.ID)), inspect.ErrNotFound, "it is known still")
 	})
 }
 
@@ -854,7 +815,7 @@ func TestWhatIsRefusedIsInTheAuditLog(t *testing.T) {
 		d := newDesk(memstore.New())
 		d.parked(t, "orders", 1)
 		p := d.plan(t, actions.Discard, "queue:orders")
-		d.begin(t, d.plan(t, actions.Discard, "queue:orders"), operations.Start{})
+		d.started(t, actions.Discard, "queue:orders", operations.Start{})
 		before := len(d.audit.All())
 		viewer := caller(auth.Viewer)
 		_, planned := d.Plan(ctx, viewer, operations.PlanRequest{Verb: actions.Discard, Query: "queue:orders"})
@@ -869,9 +830,7 @@ func TestWhatIsRefusedIsInTheAuditLog(t *testing.T) {
 				t.Errorf("the audit log has %q, want %q first in line %d", lines, want, i+1)
 			}
 		}
-		if len(lines) != 3 {
-			t.Errorf("%d lines: %q", len(lines), lines)
-		}
+		expect.Equal(t, len(lines), 3, "lines: %q", lines)
 	})
 }
 
@@ -896,16 +855,13 @@ func TestAnOperationEndsWithItsLastMessage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inFakeTime(t, func(t *testing.T, d *desk) {
 				all := d.parked(t, "orders", c.count)
-				p := d.plan(t, actions.Replay, "queue:orders")
-				d.begin(t, p, c.start)
+				p := d.started(t, actions.Replay, "queue:orders", c.start)
 				for range 30 {
 					time.Sleep(time.Second)
 					d.give(t, "orders", func(*store.Record) bool { return false })
 				}
 				d.is(t, p.ID, operations.Finished, int64(c.count))
-				if n := len(d.outcomes(t, p.ID)); n != c.count {
-					t.Errorf("%d outcomes of %d messages", n, c.count)
-				}
+				expect.Equal(t, len(d.outcomes(t, p.ID)), c.count, "outcomes of %d messages", c.count)
 				last := all[c.count-1]
 				if left, err := d.store.Find(ctx, last.ID); err != nil || slices.ContainsFunc(left, func(l store.Listed) bool { return l.Record.State == store.Parked }) {
 					t.Errorf("its last message is parked still, %v", err)

@@ -229,9 +229,7 @@ func TestWhatAnUnadoptionRefuses(t *testing.T) {
 		for _, r := range []operations.PlanRequest{{}, {To: "redrive.intake"},
 			{To: "orders.dlq", Query: "queue:orders"}, {To: "orders.dlq", From: "x"}, {To: "orders.dlq", Limit: 5}} {
 			r.Verb = actions.Unadopt
-			if _, err := d.Plan(ctx, editor, r); !errors.Is(err, inspect.ErrInvalid) {
-				t.Errorf("%+v: %v", r, err)
-			}
+			expect.Err(t, errOf(d.Plan(ctx, editor, r)), inspect.ErrInvalid, "%+v", r)
 		}
 		_, err := d.Plan(ctx, operator, operations.PlanRequest{Verb: actions.Unadopt, To: "orders.dlq"})
 		expect.Err(t, err, auth.ErrForbidden, "an operator plans it")
