@@ -77,9 +77,7 @@ func TestInFlightIsOfAllTogether(t *testing.T) {
 		together(t, 3, throttle.Rules{InFlight: most, Settle: time.Hour, NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
 			s.due("q", 300)
 			time.Sleep(10 * time.Second)
-			if n := s.count(); n != most {
-				t.Errorf("%d are in flight, of %d that may", n, most)
-			}
+			expect.Equal(t, s.count(), most, "are in flight, of %d that may", most)
 			v := s.follower().Throttle.View("q", time.Now())
 			if v.InFlight != most {
 				t.Errorf("a replica shows %d in flight, of %d", v.InFlight, most)
@@ -433,9 +431,8 @@ func TestAnOperationIsOfAllTogether(t *testing.T) {
 		if err != nil || op.State != operations.Running {
 			t.Fatalf("started: %s, %v", op.State, err)
 		}
-		if _, err := s.nodes[2].Operations.Start(ctx, boss, plan.ID, operations.Start{}); !errors.Is(err, inspect.ErrPrecondition) {
-			t.Errorf("started twice: %v", err)
-		}
+		expect.Err(t, errOf(s.nodes[2].Operations.Start(ctx, boss, plan.ID, operations.Start{})),
+			inspect.ErrPrecondition, "started twice")
 		time.Sleep(4 * time.Second)
 		all := func() (done []int64, states []string) {
 			for _, r := range s.nodes {
@@ -632,8 +629,6 @@ func TestAStoppedReplicaSpoilsNoOperation(t *testing.T) {
 		for range 5 {
 			beat()
 		}
-		if after := counts(); after != before {
-			t.Errorf("was %s, is %s", before, after)
-		}
+		expect.Equal(t, counts(), before, "was %s, is", before)
 	})
 }

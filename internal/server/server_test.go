@@ -268,9 +268,7 @@ func TestReadinessIsOneJudgementEverywhere(t *testing.T) {
 		go func() { done <- s.Run(ctx) }()
 		defer func() {
 			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			must(t, <-done)
 		}()
 		agree(t, s, "nothing", true)
 		h := s.vhosts[0].conditions
@@ -377,9 +375,7 @@ func TestAStopEndsWhatIsUnderWay(t *testing.T) {
 	})
 	<-reading
 	stop()
-	if err := <-ran; err != nil {
-		t.Error(err)
-	}
+	must(t, <-ran)
 	never.Close()
 	sent.Wait()
 	if log.text.Len() > 0 {
