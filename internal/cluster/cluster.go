@@ -17,6 +17,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/condition"
@@ -78,11 +79,11 @@ type Member struct {
 	Config
 	out     outbox
 	pollNow chan struct{} // makes runPolling poll at once
+	termLed atomic.Uint64 // the term in which it leads; 0: it does not lead
 
 	mu         sync.Mutex
 	known      map[string]*knownReplica
 	askedSince time.Time // when it asked for a share; zero: it has not
-	termLed    uint64    // the term in which it leads; 0: it does not lead
 	lastAble   time.Time // when it could last retry messages, or no other replica could
 }
 
@@ -117,7 +118,6 @@ func (m *Member) Run(ctx context.Context) {
 	}
 }
 
-// storeTimeout is how long a call of the store may take.
 const storeTimeout = time.Second
 
 // All returns the replicas that this one knows to be alive, by id.
@@ -137,11 +137,7 @@ func (m *Member) All() []Replica {
 }
 
 // Leads reports whether this replica is the leader.
-func (m *Member) Leads() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.termLed != 0
-}
+func (m *Member) Leads() bool { return m.termLed.Load() != 0 }
 
 // PollSoon makes Run call Poll at once.
 func (m *Member) PollSoon() { signal(m.pollNow) }
@@ -162,7 +158,6 @@ func (m *Member) runPolling(ctx context.Context) {
 	}
 }
 
-// signal wakes the goroutine that receives from c.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -196,7 +191,6 @@ type heartbeat struct {
 	Leads bool   `json:"leads"`
 }
 
-// knownReplica is a replica whose heartbeat was seen.
 type knownReplica struct {
 	latest heartbeat
 	seen   time.Time // when its heartbeat last changed
@@ -394,7 +388,7 @@ func (m *Member) beginTerm(ctx context.Context, n uint64, asked time.Time) *term
 	t := &term{member: m, number: n}
 	t.ctx, t.cancel = context.WithCancel(store.WithTerm(ctx, leaderRole, n))
 	t.ends = time.AfterFunc(time.Until(asked.Add(leadFor-stopEarly)), t.cancel)
-	m.setTerm(n)
+	m.termLed.Store(n)
 	m.Log.Info("this replica leads now", "replica", m.ID, "term", n)
 	t.running.Go(func() { m.Lead(t.ctx) })
 	return t
@@ -405,14 +399,8 @@ func (t *term) end() {
 	t.ends.Stop()
 	t.cancel()
 	t.running.Wait()
-	t.member.setTerm(0)
+	t.member.termLed.Store(0)
 	t.member.Log.Info("this replica leads no longer", "replica", t.member.ID, "term", t.number)
-}
-
-func (m *Member) setTerm(n uint64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.termLed = n
 }
 
 const (
@@ -445,7 +433,6 @@ type Announcement struct {
 	RetryStats json.RawMessage `json:"breakers,omitempty"`
 }
 
-// outbox collects the next announcement.
 type outbox struct {
 	mu    sync.Mutex
 	next  *Announcement
@@ -497,7 +484,6 @@ func (a *Announcement) AddFlows(of map[string][4]int64) {
 	}
 }
 
-// runSending sends announcements until ctx ends.
 func (m *Member) runSending(ctx context.Context) {
 	failing := false
 	for ctx.Err() == nil {
@@ -539,7 +525,6 @@ func (m *Member) send(ctx context.Context, sent *Announcement) error {
 	return m.Store.Send(ctx, announcementTopic, b)
 }
 
-// runReceiving receives announcements of others until ctx ends.
 func (m *Member) runReceiving(ctx context.Context) {
 	failing := false
 	for ctx.Err() == nil {
