@@ -198,8 +198,7 @@ func TestNobodyFillsTheAuditLog(t *testing.T) {
 		if all := d.audit.All(); len(all) != 0 {
 			t.Errorf("the audit log has %.300q", all)
 		}
-		_, err = d.Act(ctx, operator, actions.Act{Verb: actions.Discard, IDs: append(none, r.ID.String())})
-		must(t, err)
+		must(t, errOf(d.Act(ctx, operator, actions.Act{Verb: actions.Discard, IDs: append(none, r.ID.String())})))
 		if all := d.audit.All(); len(all) != 1 || !strings.HasPrefix(all[0], "ann discard "+r.ID.String()+" 1: done") {
 			t.Errorf("the audit log has %.300q", all)
 		}

@@ -134,10 +134,8 @@ func TestABodyInAnEnvelopeIsShownAndEdited(t *testing.T) {
 		expect.Equal(t, headers.BindID(is.ID, &is.Message), is.ID, "is its id")
 
 		var file bytes.Buffer
-		_, err = d.Export(ctx, caller(auth.Viewer), "queue:orders state:discarded", &file)
-		must(t, err)
-		_, err = d.Import(ctx, caller(auth.Editor), &file, actions.ImportOptions{})
-		must(t, err)
+		must(t, errOf(d.Export(ctx, caller(auth.Viewer), "queue:orders state:discarded", &file)))
+		must(t, errOf(d.Import(ctx, caller(auth.Editor), &file, actions.ImportOptions{})))
 		all := storetest.Listed(t, d.store, store.Range{State: store.Parked, Queues: []string{"orders"}, Body: true})
 		expect.Equal(t, len(all), 1, "is imported")
 		imported := all[0].Record

@@ -167,7 +167,6 @@ func checks(was, is *decode.Result) (all []string) {
 	return all
 }
 
-// editHeaders returns a copy of the table with some headers set and some removed.
 func editHeaders(was amqp.Table, e EditRequest) (amqp.Table, error) {
 	if len(e.SetHeaders) == 0 && len(e.RemoveHeaders) == 0 {
 		return was, nil
@@ -274,7 +273,6 @@ func hexLines(b []byte) []byte {
 	return out
 }
 
-// fieldsDiff is how decoded bodies and headers differ, field by field.
 func fieldsDiff(was, is *decode.Result, headersWere, headers amqp.Table) []Change {
 	var d fields
 	if was.Value == nil && is.Value == nil {

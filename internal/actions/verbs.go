@@ -198,7 +198,6 @@ func (c RecordChange) Check() error {
 	return nil
 }
 
-// recordVerbs are the names of those that change records.
 func recordVerbs() (names []string) {
 	for i := range Verbs {
 		if Verbs[i].do != nil {

@@ -92,7 +92,6 @@ type Condition struct {
 	NotReady bool `json:"not_ready,omitempty" doc:"The service is not ready because of it."`
 }
 
-// key identifies a condition.
 type key struct {
 	kind          Kind
 	queue, target string

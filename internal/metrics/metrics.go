@@ -331,7 +331,6 @@ var (
 		"Time since the last heartbeat that this replica received from the one in the label.", []string{"replica"}, nil)
 )
 
-// collector collects metrics at each scrape.
 type collector struct {
 	descs   []*prometheus.Desc
 	collect func(ch chan<- prometheus.Metric)
@@ -349,7 +348,6 @@ func (m *Metrics) collects(collect func(ch chan<- prometheus.Metric), descs ...*
 	m.register.MustRegister(&collector{descs, collect})
 }
 
-// gauge sends the value of a gauge.
 func gauge(ch chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels ...string) {
 	ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 }
@@ -407,7 +405,6 @@ var (
 		"Space that the store keeps free on its disk, or in Redis.", nil, nil)
 )
 
-// contents sends what the store keeps.
 func (m *Metrics) contents(ch chan<- prometheus.Metric, s store.Store, room func() (uint64, uint64, error)) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()

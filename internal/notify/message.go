@@ -159,7 +159,6 @@ func moment(t time.Time, zone *time.Location) string {
 	return t.In(zone).Format("2006-01-02 15:04 MST")
 }
 
-// number writes a number with its thousands separated.
 func number(n int64) string { return hint.Thousands(fmt.Sprint(n)) }
 
 // fields returns the notification for machines. Its texts are clean too.

@@ -156,7 +156,6 @@ func (r *Route) leavesGrouping() bool {
 	return r.GroupWait == d.GroupWait && r.Repeat == d.Repeat && r.Resolved && r.Quiet.Zone == nil
 }
 
-// severity returns the severity of a kind in a queue.
 func (s *Settings) severity(k key) Severity {
 	if k.Queue != "" && matches(s.Critical, k.Queue) {
 		return Critical
@@ -211,7 +210,6 @@ type Engine struct {
 	ran          bool // Run was called before
 }
 
-// routeSet has the routes of one configuration.
 type routeSet struct {
 	settings Settings
 	routes   []*route

@@ -39,7 +39,6 @@ func (k key) lane() string {
 
 const toTarget = " to "
 
-// tally counts the messages of a key.
 type tally struct {
 	N           int64            `json:"n,omitempty"`
 	First, Last time.Time        `json:",omitzero"`
@@ -136,7 +135,6 @@ func (b *pending) entryOf(k key) (key, *entry) {
 	return k, e
 }
 
-// count adds messages parked.
 func (b *pending) count(k key, t *tally) {
 	_, e := b.entryOf(k)
 	e.Tally.join(t)
@@ -308,7 +306,6 @@ func (b *pending) item(k key, e *entry) Item {
 	return i
 }
 
-// sent records that a message was sent.
 func (b *pending) sent(m *Message, now time.Time) {
 	for _, i := range m.Items {
 		k := key{i.Kind, i.Queue, i.Target}

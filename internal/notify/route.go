@@ -98,7 +98,6 @@ func (r *route) run(ctx context.Context) {
 	}
 }
 
-// wait waits for d, or until ctx ends.
 func wait(ctx context.Context, d time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -190,7 +189,6 @@ func (r *route) load(ctx context.Context) {
 	}
 }
 
-// store stores what has changed.
 func (r *route) store(ctx context.Context) {
 	if len(r.pending.changed) == 0 {
 		return

@@ -35,7 +35,6 @@ var errURL = errors.New("is not a URL that notifications can be sent to")
 
 type send = func(context.Context, *client, *Message) error
 
-// target sends to one URL.
 type target struct {
 	scheme  string
 	send    send
@@ -153,7 +152,6 @@ func secretsOf(u *url.URL) (all []string) {
 	return all
 }
 
-// hasOnly reports whether a query has only known parameters.
 func hasOnly(q url.Values, known ...string) bool {
 	for name := range q {
 		if !slices.Contains(known, name) {
@@ -481,7 +479,6 @@ func pagerduty(u *url.URL, _ *Route) (send, error) {
 	}, nil
 }
 
-// account is a mail server and its settings.
 type account struct {
 	host, port, user, password string
 	clientHost                 string // our name, in EHLO
@@ -636,7 +633,6 @@ func transport(dial *net.Dialer, security *tls.Config) *http.Transport {
 	}
 }
 
-// request is one request to a service.
 type request struct {
 	url    string
 	header http.Header

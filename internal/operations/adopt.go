@@ -190,7 +190,6 @@ func (r *Runner) DeadLetterQueues(ctx context.Context, by auth.Caller) ([]DeadLe
 	return all, err
 }
 
-// seen returns the queues that a caller sees.
 func seen(by auth.Caller, queues []string) []string {
 	return slices.DeleteFunc(slices.Clone(queues), func(q string) bool { return !by.Sees(q) })
 }
@@ -312,7 +311,6 @@ func (r *Runner) sample(ctx context.Context, by auth.Caller, op *operation, n in
 		Notes: notes.list()}, nil
 }
 
-// tallies counts messages by key.
 type tallies map[string]*Tally
 
 func (t tallies) add(key, what string) {
@@ -333,7 +331,6 @@ func (t tallies) list() []Tally {
 	return all[:min(len(all), maxTally)]
 }
 
-// adoption describes an adoption to its Source.
 func (op *operation) adoption(by string) retry.Adoption {
 	return retry.Adoption{ID: op.ID, From: op.From, By: by, Named: op.WorkQueues,
 		Leads: op.head.Lead, Format: op.Format}
@@ -349,7 +346,6 @@ const epochBits = 40
 // maxUnacknowledged is more than a Source has unacknowledged at any time.
 const maxUnacknowledged = 2048
 
-// adoptNext parks the next messages of a queue that is adopted.
 func (r *Runner) adoptNext(ctx context.Context, op *operation) (next time.Time, err error) {
 	if op.unsaved != nil { // before anything else is taken
 		return time.Now(), r.saveAdoption(ctx, op, *op.unsaved)

@@ -122,17 +122,14 @@ func adopting(t *testing.T, test func(t *testing.T, d *desk, q *deadLetters)) {
 func (d *desk) adopt(t *testing.T, r operations.PlanRequest, s operations.Start) string {
 	t.Helper()
 	r.Verb, r.From = actions.Adopt, "orders.dlq"
-	p, err := d.Plan(ctx, editor, r)
-	must(t, err)
-	_, err = d.Start(ctx, editor, p.ID, s)
-	must(t, err)
+	p := d.planAs(t, editor, r)
+	must(t, errOf(d.Start(ctx, editor, p.ID, s)))
 	return p.ID
 }
 
 func TestAnAdoptionTakesWhatWasThere(t *testing.T) {
 	adopting(t, func(t *testing.T, d *desk, q *deadLetters) {
-		p, err := d.Plan(ctx, editor, operations.PlanRequest{Verb: actions.Adopt, From: "orders.dlq", Limit: 1200})
-		must(t, err)
+		p := d.planAs(t, editor, operations.PlanRequest{Verb: actions.Adopt, From: "orders.dlq", Limit: 1200})
 		if p.Count != 1200 || fmt.Sprint(p.Leads) != "[orders]" || len(p.Blocked) > 0 || len(q.parks) > 0 {
 			t.Fatalf("the plan is %+v", p)
 		}
@@ -141,16 +138,14 @@ func TestAnAdoptionTakesWhatWasThere(t *testing.T) {
 		if is := d.look(t, id); is.Done < 990 || is.Done > 1010 || is.State != operations.Running {
 			t.Errorf("after 10 s at 100 a second it is %+v", is)
 		}
-		_, err = d.Order(ctx, editor, id, operations.Pause)
-		must(t, err)
+		must(t, errOf(d.Order(ctx, editor, id, operations.Pause)))
 		synctest.Wait()
 		expect.Equal(t, q.open, 0, "sources are open while it is paused")
 		done := d.look(t, id).Done
 		time.Sleep(time.Minute)
 		d.is(t, id, operations.Paused, done)
 		q.set(func() { q.DeadLetterQueue.Ready += 7 }) // these came since
-		_, err = d.Order(ctx, editor, id, operations.Resume)
-		must(t, err)
+		must(t, errOf(d.Order(ctx, editor, id, operations.Resume)))
 		time.Sleep(time.Minute)
 		is := d.is(t, id, operations.Finished, 2500)
 		expect.Equal(t, is.Why, "7 more messages are in the queue now", "it says")
@@ -167,8 +162,7 @@ func TestASampleIsToldBeforeAnAdoption(t *testing.T) {
 	adopting(t, func(t *testing.T, d *desk, q *deadLetters) {
 		by := auth.Caller{Name: "eve", Role: auth.Editor, Queues: []string{"orders*", "orders.*"}}
 		ask := operations.PlanRequest{Verb: actions.Adopt, From: "orders.dlq", Sample: 100}
-		p, err := d.Plan(ctx, by, ask)
-		must(t, err)
+		p := d.planAs(t, by, ask)
 		expect.Equal(t, fmt.Sprint(*p.Sampled), "{4 [{orders 2} { 1} {a queue that you do not see 1}] "+
 			"[{ 2} {no stock of 7 2}] [{x-death 3} {masstransit 1}] [{odd 1}]}", "is said")
 		if said := fmt.Sprint(d.audit.Entries()); !strings.Contains(said, "adopt.sample orders.dlq") || len(q.parks) > 0 {
@@ -179,7 +173,7 @@ func TestASampleIsToldBeforeAnAdoption(t *testing.T) {
 			expect.Err(t, errOf(d.Plan(ctx, by, wrong)), inspect.ErrInvalid, "%+v", wrong)
 		}
 		q.set(func() { q.DeadLetterQueue.Doubt = "it has consumers" })
-		if p, err = d.Plan(ctx, by, ask); err != nil || p.Sampled != nil {
+		if p, err := d.Plan(ctx, by, ask); err != nil || p.Sampled != nil {
 			t.Errorf("of a queue with consumers: %+v, %v", p.Sampled, err)
 		}
 	})
@@ -228,8 +222,7 @@ func TestAnAdoptionContinuesAfterARestart(t *testing.T) {
 		_, err := d.Order(ctx, editor, id, operations.Pause) // the process of before does nothing more
 		must(t, err)
 		done := d.look(t, id).Done
-		_, err = again.Order(ctx, editor, id, operations.Resume)
-		must(t, err)
+		must(t, errOf(again.Order(ctx, editor, id, operations.Resume)))
 		q.set(func() { q.DeadLetterQueue.Ready = 100 })
 		stop := again.run(t)
 		defer stop()
@@ -346,8 +339,7 @@ func TestWhoMayAdoptWhat(t *testing.T) {
 		if len(seen) != 1 || seen[0].Queue != "orders.dlq" {
 			t.Errorf("who sees orders* is shown %+v", seen)
 		}
-		p, err := d.Plan(ctx, only("*.dlq"), operations.PlanRequest{Verb: actions.Adopt, From: "orders.dlq"})
-		must(t, err)
+		p := d.planAs(t, only("*.dlq"), operations.PlanRequest{Verb: actions.Adopt, From: "orders.dlq"})
 		q.Follow = &operations.Follow{Queue: "orders", State: operations.Following}
 		seen, err = d.DeadLetterQueues(ctx, only("*.dlq"))
 		must(t, err)
@@ -361,10 +353,9 @@ func TestWhoMayAdoptWhat(t *testing.T) {
 		expect.Err(t, err, inspect.ErrInvalid, "adopt as an act on messages")
 		for _, blocked := range []operations.DeadLetterQueue{{Refused: "a stream"}, {Doubt: "it has consumers", Ready: 1}, {Ready: 0}} {
 			q.set(func() { q.DeadLetterQueue = blocked })
-			p, err := d.Plan(ctx, editor, operations.PlanRequest{Verb: actions.Adopt, From: "orders.dlq"})
-			must(t, err)
-			_, err = d.Start(ctx, editor, p.ID, operations.Start{})
-			expect.Err(t, err, inspect.ErrPrecondition, "start of %+v", blocked)
+			p := d.planAs(t, editor, operations.PlanRequest{Verb: actions.Adopt, From: "orders.dlq"})
+			expect.Err(t, errOf(d.Start(ctx, editor, p.ID, operations.Start{})), inspect.ErrPrecondition,
+				"start of %+v", blocked)
 		}
 	})
 }

@@ -97,7 +97,6 @@ func (a *again) show(done int64) *Replayed {
 	return s
 }
 
-// add counts a failure.
 func (a *again) add(e AgainError) {
 	a.Failed++
 	i := slices.IndexFunc(a.Errors, func(is AgainError) bool {

@@ -162,7 +162,6 @@ func (w *canaryFailures) after(id uuid.UUID, at int64) (canaryFailure, bool) {
 	return canaryFailure{}, false
 }
 
-// remove stops watching the messages of an operation.
 func (w *canaryFailures) remove(operation string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -39,8 +39,7 @@ func TestAKilledOperationDoesEachMessageOnce(t *testing.T) {
 	s := openDisk(t, path)
 	d := newDesk(s)
 	all := map[string][]*store.Record{"orders": d.parked(t, "orders", killed), "mail": d.parked(t, "mail", killed)}
-	p, err := d.Plan(ctx, operator, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders"})
-	must(t, err)
+	p := d.planAs(t, operator, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders"})
 	copies, err := d.Plan(ctx, caller(auth.Editor), operations.PlanRequest{Verb: actions.Copy, Query: "queue:mail", To: "other"})
 	must(t, err)
 	d.begin(t, p, operations.Start{Rate: 2000, CanarySize: 10, CanaryWait: "100ms"})
@@ -219,8 +218,7 @@ func TestAStepWhoseAnswerWasLostIsDoneOnce(t *testing.T) {
 				if verb == actions.Copy {
 					request.To = "other"
 				}
-				p, err := d.Plan(ctx, caller(auth.Editor), request)
-				must(t, err)
+				p := d.planAs(t, caller(auth.Editor), request)
 				l.lose.Store(1)
 				must(t, errOf(d.Start(ctx, caller(auth.Editor), p.ID, operations.Start{})))
 				stop := d.run(t)

@@ -53,7 +53,6 @@ func (r *Runner) Watch(ctx context.Context, by auth.Caller) <-chan Tick {
 	return ticks
 }
 
-// watcher is one subscriber's state.
 type watcher struct {
 	*Runner
 	by                      auth.Caller

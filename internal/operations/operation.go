@@ -66,7 +66,6 @@ func (p progress) entry(id string) store.Entry { return entryOf(partsOf(id)+"pro
 
 func (p *progress) processed() int64 { return p.Done + p.Skipped + p.Fails }
 
-// active reports whether it has begun and not ended.
 func (p *progress) active() bool {
 	return p.State == Running || p.State == Watching || p.State == Paused
 }
@@ -132,7 +131,6 @@ func (r *Runner) operations(ctx context.Context) (map[string]*operation, error) 
 	return maps.Clone(all), nil
 }
 
-// readOperation reads an operation, whose head is an entry.
 func (r *Runner) readOperation(ctx context.Context, e store.Entry) (*operation, error) {
 	op := newOperation()
 	if err := json.Unmarshal(e.Value, &op.head); err != nil {

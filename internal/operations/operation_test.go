@@ -91,7 +91,12 @@ func (d *desk) run(t testing.TB) (stop func()) {
 
 func (d *desk) plan(t *testing.T, verb actions.Verb, query string) operations.Plan {
 	t.Helper()
-	p, err := d.Plan(ctx, operator, operations.PlanRequest{Verb: verb, Query: query})
+	return d.planAs(t, operator, operations.PlanRequest{Verb: verb, Query: query})
+}
+
+func (d *desk) planAs(t *testing.T, by auth.Caller, r operations.PlanRequest) operations.Plan {
+	t.Helper()
+	p, err := d.Plan(ctx, by, r)
 	must(t, err)
 	return p
 }
@@ -680,8 +685,7 @@ func TestWhatOnePersonMayHave(t *testing.T) {
 		plan := func(by auth.Caller, queue string) string {
 			t.Helper()
 			time.Sleep(time.Millisecond) // plans are as old as their ids
-			p, err := d.Plan(ctx, by, operations.PlanRequest{Verb: actions.Discard, Query: "queue:" + queue})
-			must(t, err)
+			p := d.planAs(t, by, operations.PlanRequest{Verb: actions.Discard, Query: "queue:" + queue})
 			return p.ID
 		}
 		for i := range 6 {

@@ -102,7 +102,6 @@ func (r *Runner) planOf(
 	return op.Operation.Plan, nil
 }
 
-// newPlan returns a plan without messages.
 func (r *Runner) newPlan(by auth.Caller, q PlanRequest) *operation {
 	op, now := newOperation(), r.now()
 	op.Operation.Plan = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: q.Verb, Query: q.Query, At: q.At, To: q.To,
@@ -111,7 +110,6 @@ func (r *Runner) newPlan(by auth.Caller, q PlanRequest) *operation {
 	return op
 }
 
-// keepPlan stores a plan.
 func (r *Runner) keepPlan(ctx context.Context, op *operation) error {
 	if _, err := r.operations(ctx); err != nil {
 		return err

@@ -99,7 +99,6 @@ func (r *Runner) ChangedElsewhere(ids ...string) {
 // Reread has all operations read again: the announcement of a change may have been lost.
 func (r *Runner) Reread() { r.ChangedElsewhere("") }
 
-// readStale reads the operations of one loop again that others have changed.
 func (r *Runner) readStale(ctx context.Context, of int) error {
 	r.staleMu.Lock()
 	stale := r.stale[of]
@@ -193,7 +192,6 @@ func notFound(id string) error {
 // maxPlanning is longer than the making of a plan takes.
 const maxPlanning = time.Hour
 
-// createdAt is when an id was created.
 func createdAt(id string) time.Time {
 	u, err := uuid.Parse(id)
 	if err != nil {

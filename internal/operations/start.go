@@ -49,12 +49,8 @@ func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Sta
 		}
 		return &h, p, err
 	}
-	return r.change(ctx, op, by, "operation.start", startText(&op.head), why, becomes)
-}
-
-// startText names a started plan in the audit log.
-func startText(h *head) string {
-	return fmt.Sprintf("%s: %s %s", h.ID, h.Verb, cmp.Or(h.From, h.Query))
+	on := fmt.Sprintf("%s: %s %s", op.ID, op.Verb, cmp.Or(op.From, op.Query))
+	return r.change(ctx, op, by, "operation.start", on, why, becomes)
 }
 
 // checkStart returns what a start makes of a plan. The caller has op.stepping.

@@ -58,7 +58,6 @@ func (op *operation) loop() int {
 	return records
 }
 
-// run runs the operations of one loop until ctx ends.
 func (r *Runner) run(ctx context.Context, of int) {
 	for failing := false; ctx.Err() == nil; {
 		at, err := r.round(ctx, of)
@@ -367,7 +366,6 @@ func (op *operation) withOutcomes(all []actions.Outcome, canaries []canary, now 
 	return p, entries
 }
 
-// saveState writes that an operation is in another state.
 func (r *Runner) saveState(ctx context.Context, op *operation, state, why string) (time.Time, error) {
 	p := op.progress
 	p.State, p.Why = state, why

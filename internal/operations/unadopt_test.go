@@ -83,10 +83,8 @@ func unadopting(t *testing.T, test func(t *testing.T, d *desk, q *target, all []
 
 func (d *desk) unadopt(t *testing.T) string {
 	t.Helper()
-	p, err := d.Plan(ctx, editor, operations.PlanRequest{Verb: actions.Unadopt, To: "orders.dlq"})
-	must(t, err)
-	_, err = d.Start(ctx, editor, p.ID, operations.Start{ExpectCount: &p.Count})
-	must(t, err)
+	p := d.planAs(t, editor, operations.PlanRequest{Verb: actions.Unadopt, To: "orders.dlq"})
+	must(t, errOf(d.Start(ctx, editor, p.ID, operations.Start{ExpectCount: &p.Count})))
 	return p.ID
 }
 
@@ -234,8 +232,7 @@ func TestWhatAnUnadoptionRefuses(t *testing.T) {
 		_, err := d.Plan(ctx, operator, operations.PlanRequest{Verb: actions.Unadopt, To: "orders.dlq"})
 		expect.Err(t, err, auth.ErrForbidden, "an operator plans it")
 		q.is = operations.Target{Room: 599, Doubt: "has consumers", Warnings: []string{"expire"}}
-		p, err := d.Plan(ctx, editor, operations.PlanRequest{Verb: actions.Unadopt, To: "orders.dlq"})
-		must(t, err)
+		p := d.planAs(t, editor, operations.PlanRequest{Verb: actions.Unadopt, To: "orders.dlq"})
 		if len(p.Blocked) != 2 || fmt.Sprint(p.Warnings) != "[expire]" {
 			t.Errorf("it is blocked by %q, with the warnings %q", p.Blocked, p.Warnings)
 		}
@@ -246,8 +243,7 @@ func TestWhatAnUnadoptionRefuses(t *testing.T) {
 		for _, r := range []operations.PlanRequest{
 			{Verb: actions.Unadopt, To: "orders.dlq"}, {Verb: actions.Adopt, From: "orders.dlq"}} {
 			q.DeadLetterQueue = operations.DeadLetterQueue{Queue: "orders.dlq", Ready: 1}
-			p, err := d.Plan(ctx, editor, r)
-			must(t, err)
+			p := d.planAs(t, editor, r)
 			_, err = d.Start(ctx, editor, p.ID, operations.Start{})
 			if !errors.Is(err, inspect.ErrPrecondition) || !strings.Contains(err.Error(), "has not ended") {
 				t.Errorf("%s: %v", r.Verb, err)
