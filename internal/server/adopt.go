@@ -25,9 +25,7 @@ import (
 // deadLetters finds the virtual host's dead-letter queues that can be adopted.
 type deadLetters struct {
 	*vhost
-	names     *retry.ReportedNames
-	followers *followers
-	wanted    chan struct{} // asks run for a new list
+	wanted chan struct{} // asks run for a new list
 
 	mu     sync.Mutex
 	listed []operations.DeadLetterQueue
@@ -36,8 +34,8 @@ type deadLetters struct {
 	next   chan struct{} // closed with the next list
 }
 
-func newDeadLetters(s *vhost, names *retry.ReportedNames) *deadLetters {
-	return &deadLetters{vhost: s, names: names, wanted: make(chan struct{}, 1), next: make(chan struct{})}
+func newDeadLetters(s *vhost) *deadLetters {
+	return &deadLetters{vhost: s, wanted: make(chan struct{}, 1), next: make(chan struct{})}
 }
 
 const (
@@ -140,7 +138,6 @@ func (d *deadLetters) Look(ctx context.Context, queue string) (operations.DeadLe
 	return q.judged(), nil
 }
 
-// knownQueue is a queue that may be adopted.
 type knownQueue struct {
 	operations.DeadLetterQueue
 	exclusive, enrolled bool
@@ -299,7 +296,6 @@ func (d *deadLetters) mayRequeue(ctx context.Context, queue, version string) err
 	return nil
 }
 
-// adopted is a queue that is being adopted.
 type adopted struct {
 	*broker.Taker
 	intake *retry.AdoptedIntake

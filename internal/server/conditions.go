@@ -41,14 +41,6 @@ func ofLane(lane store.Lane) condition.Condition {
 	return condition.Condition{Kind: condition.Unreachable, Queue: lane.Queue}
 }
 
-// redisText returns the text of an error of the store in Redis; "" for nil.
-func redisText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return strings.TrimPrefix(err.Error(), "redis: ")
-}
-
 // refusals holds the ways to wait whose messages RabbitMQ does not confirm, and why.
 type refusals struct {
 	mu  sync.Mutex
@@ -63,7 +55,6 @@ func (r *refusals) set(way string, err error) {
 	}
 }
 
-// notices returns a line for people about each way.
 func (r *refusals) notices() (all []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -204,7 +195,6 @@ func (n *nodes) String() string {
 	return strings.Join(all, ", ")
 }
 
-// brokerAt returns where RabbitMQ is and, of several addresses, which of them are in use.
 func (s *vhost) brokerAt() string {
 	text := connect.Redact(s.config.Broker.URL)
 	if len(connect.SplitURLs(s.config.Broker.URL)) > 1 {
@@ -213,7 +203,6 @@ func (s *vhost) brokerAt() string {
 	return text
 }
 
-// openNotify starts the notifications' engine.
 func (s *vhost) openNotify() (err error) {
 	s.notify, err = notify.New(s.config.Notify,
 		notify.Options{Store: s.store, Conditions: s.told, Count: s.metrics.Notified, Log: s.Log})

@@ -35,10 +35,15 @@ func testConditions() (*condition.Set, *metrics.Metrics) {
 // readyConditions returns the conditions of a ready service.
 func readyConditions() (*condition.Set, *metrics.Metrics) {
 	h, m := testConditions()
+	connected(h)
+	return h, m
+}
+
+// connected puts it that all connections are there.
+func connected(h *condition.Set) {
 	for _, kind := range []condition.Kind{condition.Intake, condition.Parked, condition.Publish} {
 		h.Put(condition.Condition{Kind: kind})
 	}
-	return h, m
 }
 
 func alarm(kind condition.Kind) condition.Condition {
@@ -52,12 +57,16 @@ func of(kind condition.Kind, queue string) condition.Condition {
 // dead is a forward target of the queue orders.
 var dead = ofLane(store.Lane{Queue: "orders", Forward: store.Destination{RoutingKey: "dead"}})
 
+func scraped(m *metrics.Metrics) string {
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	return w.Body.String()
+}
+
 // gauge is a metric's value as Prometheus reads it.
 func gauge(t *testing.T, m *metrics.Metrics, name string) string {
 	t.Helper()
-	w := httptest.NewRecorder()
-	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-	for line := range strings.Lines(w.Body.String()) {
+	for line := range strings.Lines(scraped(m)) {
 		if value, ok := strings.CutPrefix(line, name+" "); ok {
 			return strings.TrimSpace(value)
 		}
@@ -257,17 +266,13 @@ func TestAnOpenBreakerWithNothingWaitingIsNotNotified(t *testing.T) {
 // An open breaker is a condition, until it is closed. The service stays ready.
 func TestAnOpenBreakerIsACondition(t *testing.T) {
 	v := opened(t, testConfig(t)).vhosts[0]
-	for _, kind := range []condition.Kind{condition.Intake, condition.Parked, condition.Publish} {
-		v.conditions.Put(condition.Condition{Kind: kind})
-	}
+	connected(v.conditions)
 	for _, step := range []struct{ to, want string }{
 		{"open", "breaker of queue orders: open: the bank is down"}, {"closed", ""}, {"open", "breaker of queue orders: open: the bank is down"}, {"auto", ""},
 	} {
 		v.force("orders", step.to, "anna", "the bank is down")
 		expect.Equal(t, strings.Join(condition.Lines(v.conditions.List()), "; "), step.want, "set to %s, the conditions", step.to)
-		w := httptest.NewRecorder()
-		v.metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-		named := strings.Contains(w.Body.String(), `redrive_condition{kind="breaker",queue="orders"} 1`)
+		named := strings.Contains(scraped(v.metrics), `redrive_condition{kind="breaker",queue="orders"} 1`)
 		expect.Equal(t, named, step.want != "", "set to %s, the metric names it", step.to)
 		expect.Equal(t, v.conditions.Ready(), true, "set to %s, the service is ready", step.to)
 	}

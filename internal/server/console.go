@@ -58,7 +58,6 @@ type console struct {
 	*operations.Runner
 }
 
-// openConsole creates page and API, and what they call.
 func (s *vhost) openConsole() error {
 	s.audit = audit.New(s.store, s.Log)
 	s.openActions()
@@ -83,10 +82,9 @@ func (s *vhost) openConsole() error {
 	return nil
 }
 
-// openActions creates what page and API call: inspect, actions and operations.
 func (s *vhost) openActions() {
 	c := inspect.Config{
-		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage, follows: s.followers.follows},
+		Store: s.store, Broker: brokerQueues{s},
 		Audit: s.audit, Policies: s.inForce.Policies, Decisions: &s.decisions, Log: s.Log,
 		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerURL: s.brokerAt,
 		Activity: &s.activity, Conditions: s.conditions.All, Notices: s.notices, Ready: s.conditions.Ready,
@@ -108,18 +106,14 @@ func (s *vhost) openActions() {
 
 // brokerQueues asks RabbitMQ about a queue: by its management API or, if that does not answer, by
 // AMQP, which knows less.
-type brokerQueues struct {
-	manage  *management.Client // nil: none is configured
-	publish *broker.Publisher
-	follows func(deadLetterQueue, workQueue string) bool // see followers.follows
-}
+type brokerQueues struct{ *vhost }
 
 func (q brokerQueues) Queue(ctx context.Context, name string) (inspect.AtBroker, error) {
 	if name == "" {
 		return inspect.AtBroker{}, nil // a passive declare of "" asks about no queue in particular
 	}
 	var at management.Queue
-	err := errNoManagement
+	err := errors.New("there is no management API in the config")
 	elsewhere := ""
 	if q.manage != nil {
 		if at, err = q.manage.Queue(ctx, name); err == nil {
@@ -130,7 +124,7 @@ func (q brokerQueues) Queue(ctx context.Context, name string) (inspect.AtBroker,
 				Unacked: &at.Unacked, DeadLetters: elsewhere}, nil
 		}
 	}
-	consumers, ready, amqpErr := q.publish.Queue(ctx, name)
+	consumers, ready, amqpErr := q.publisher.Queue(ctx, name)
 	switch {
 	case amqpErr == nil:
 		return inspect.AtBroker{Exists: true, Kind: at.Type, Consumers: consumers, Ready: ready,
@@ -146,11 +140,11 @@ func (q brokerQueues) deadLettersElsewhere(name string, at *management.Queue) st
 	exchange, set := at.Setting("dead-letter-exchange").(string)
 	queue, _ := at.Setting("dead-letter-routing-key").(string)
 	switch {
-	case q.follows("", name):
+	case q.followers.follows("", name):
 		return ""
 	case !set:
 		return "nowhere"
-	case exchange == "" && q.follows(queue, ""):
+	case exchange == "" && q.followers.follows(queue, ""):
 		return ""
 	case exchange == "" && queue != "":
 		return fmt.Sprintf("to the queue %q", queue)
@@ -162,8 +156,6 @@ func (q brokerQueues) deadLettersElsewhere(name string, at *management.Queue) st
 		return fmt.Sprintf("to the exchange %q", exchange)
 	}
 }
-
-var errNoManagement = errors.New("there is no management API in the config")
 
 // activity counts what happened to each queue in the last minute and hour, in rings of seconds and minutes. Its memory
 // depends only on the number of queues.

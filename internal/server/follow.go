@@ -52,11 +52,10 @@ type followedRow struct {
 	by string // the person who had it followed; "": the config
 }
 
-func newFollowers(s *vhost, d *deadLetters) *followers {
+func newFollowers(d *deadLetters) *followers {
 	f := &followers{deadLetters: d, all: map[string]*follower{}}
-	f.configured.Store(&s.config.Adopt)
+	f.configured.Store(&d.config.Adopt)
 	f.rows.Store(&[]followedRow{})
-	d.followers = f
 	return f
 }
 
@@ -106,13 +105,11 @@ func (f *followers) run(ctx context.Context) {
 	var surveyed time.Time
 	failing := false
 	for ctx.Err() == nil {
-		switch err := f.readRows(ctx); {
-		case err != nil && !failing && ctx.Err() == nil:
+		err := f.readRows(ctx)
+		if err != nil && !failing && ctx.Err() == nil {
 			f.Log.Error("cannot read which dead-letter queues to follow; trying again", "error", err)
-			failing = true
-		case err == nil:
-			failing = false
 		}
+		failing = err != nil
 		f.stopUnwanted()
 		if rows := *f.rows.Load(); len(rows) > 0 {
 			if time.Since(surveyed) >= listEvery {
@@ -150,7 +147,6 @@ func (f *followers) stopUnwanted() {
 	}
 }
 
-// survey asks the management API for all queues.
 func (f *followers) survey(ctx context.Context) {
 	all, err := map[string]knownQueue(nil), errSeesNoQueues
 	if f.manage != nil {
@@ -267,7 +263,6 @@ func (f *followers) addTo(
 	return list, nil
 }
 
-// follower follows one queue.
 type follower struct {
 	*followers
 	row      followedRow
@@ -302,14 +297,11 @@ func (f *follower) set(state, why string) {
 	f.conditions.Put(c)
 }
 
-// The states besides operations.Following.
+// States besides operations.Following that have consequences here.
 const (
 	stateConnecting = "connecting"
 	stateMissing    = "missing"
-	stateExclusive  = "exclusive"
-	stateForbidden  = "forbidden"
 	stateUnknown    = "unknown"
-	stateFull       = "full"
 )
 
 // run follows the queue whenever that is possible, until f.ctx ends.
@@ -378,9 +370,9 @@ func stateOf(err error) string {
 	case errors.Is(err, wire.ErrQueueGone):
 		return stateMissing
 	case errors.Is(err, wire.ErrExclusive):
-		return stateExclusive
+		return "exclusive"
 	case errors.Is(err, wire.ErrForbidden):
-		return stateForbidden
+		return "forbidden"
 	}
 	return stateUnknown
 }
@@ -422,7 +414,7 @@ func (f *follower) consume(ctx context.Context, intake *retry.Intake) {
 	}
 	stored := func(err error) {
 		if err != nil {
-			f.set(stateFull, "its messages cannot be stored: "+err.Error())
+			f.set("full", "its messages cannot be stored: "+err.Error())
 		} else {
 			f.set(operations.Following, "")
 		}

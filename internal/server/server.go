@@ -19,7 +19,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -252,7 +251,6 @@ func (s *Service) Run(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// sleep waits for d, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -269,18 +267,15 @@ func (s *Service) waitNoMore() {
 	}
 }
 
-// server returns the HTTP server of page, API, health and metrics.
 func (s *Service) server() *http.Server {
 	server := &http.Server{Handler: s.countRequests(s.handler), TLSConfig: s.secure,
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		ErrorLog: s.errorLog()}
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn)}
 	for _, v := range s.vhosts {
 		server.RegisterOnShutdown(v.api.EndStreams)
 	}
 	return server
 }
-
-func (s *Service) errorLog() *log.Logger { return slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn) }
 
 // countRequests counts requests: net/http does not wait for them once it has closed their connections, and the audit
 // log would lack what they have begun.
@@ -295,7 +290,6 @@ func (s *Service) countRequests(next http.Handler) http.Handler {
 	})
 }
 
-// serve answers until the server closes.
 func (s *Service) serve(server *http.Server) {
 	serve := server.Serve
 	if server.TLSConfig != nil {
@@ -366,7 +360,6 @@ func (s *Service) configOf(configs []*config.Config, i int) *config.Config {
 	return nil
 }
 
-// newGuard returns the guard, which finds out who calls.
 func (s *vhost) newGuard(tokens *auth.Tokens) (*auth.Guard, error) {
 	a := &s.config.Access
 	var users *auth.Users
@@ -478,7 +471,6 @@ func (s *Service) readyz(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answer records a handler's response.
 type answer struct {
 	header http.Header
 	status int

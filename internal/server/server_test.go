@@ -611,9 +611,7 @@ func TestWhereTheFacesOfVirtualHostsAre(t *testing.T) {
 		if code, text := ask(s, "/readyz"); code != 503 {
 			t.Errorf("with %d ready: %d %s", i, code, text)
 		}
-		for _, kind := range []condition.Kind{condition.Intake, condition.Parked, condition.Publish} {
-			v.conditions.Put(condition.Condition{Kind: kind})
-		}
+		connected(v.conditions)
 	}
 	if code, text := ask(s, "/readyz"); code != 200 || text != "ready\n" {
 		t.Errorf("all are ready: %d %s", code, text)

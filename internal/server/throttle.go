@@ -16,7 +16,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// openThrottle creates the throttle, which limits how many due messages are retried.
 func (s *vhost) openThrottle() {
 	s.throttle = throttle.New(s.queueLimits, rand.Float64, s.retriesChanged)
 	s.consumerThrottle = &consumerThrottle{
@@ -159,7 +158,11 @@ func (s *vhost) force(queue, to, by, why string) {
 // loadBreakers sets the breakers as people had set them when the service ended. Nothing is retried before.
 func (s *vhost) loadBreakers(ctx context.Context) error {
 	if s.replica != nil {
-		return s.joinReplicas(ctx)
+		return s.replica.Join(ctx, ReplicaParts{
+			Throttle: s.throttle, Scheduler: s.scheduler, Inspect: s.inspect, Actions: s.actions,
+			Operations: s.operations, CountFlow: s.countFlow,
+			LeaderTasks: []func(context.Context){s.inspect.Lead, s.operations.Lead, s.notify.Run, s.guard.Forget,
+				s.removeRetryExchanges}})
 	}
 	all, err := inspect.ForcedBreakers(ctx, s.store)
 	for queue, f := range all {
@@ -223,13 +226,11 @@ func (w *watchedQueue) askEvery() time.Duration {
 // Allow calls the throttle's Allow once it is known whether the queue has consumers.
 func (c *consumerThrottle) Allow(queue string, wanted int, now time.Time) (n int, retryAt time.Time) {
 	yes, until := c.mayRetryOrWait(queue, now)
+	if yes && c.rules(queue).NoConsumer != throttle.RetryWithoutConsumers {
+		until = c.waitForAnswer(queue, now)
+	}
 	if !until.IsZero() {
 		return 0, until
-	}
-	if yes && c.rules(queue).NoConsumer != throttle.RetryWithoutConsumers {
-		if until := c.waitForAnswer(queue, now); !until.IsZero() {
-			return 0, until
-		}
 	}
 	return c.Throttle.Allow(queue, wanted, now)
 }
@@ -284,16 +285,13 @@ func (c *consumerThrottle) watch(queue string, now time.Time) *watchedQueue {
 	return w
 }
 
-// run asks RabbitMQ until ctx ends.
 func (c *consumerThrottle) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		timer := time.NewTimer(c.poll(ctx))
 		select {
+		case <-time.After(c.poll(ctx)):
 		case <-ctx.Done():
-		case <-timer.C:
 		case <-c.pollNow:
 		}
-		timer.Stop()
 	}
 }
 
@@ -301,7 +299,11 @@ func (c *consumerThrottle) run(ctx context.Context) {
 func (c *consumerThrottle) poll(ctx context.Context) time.Duration {
 	now := time.Now()
 	if next, err := c.due(ctx); err == nil {
-		c.forgetWaiting()
+		c.mu.Lock()
+		for _, w := range c.queues {
+			w.waits = false
+		}
+		c.mu.Unlock()
 		for _, n := range next {
 			if n.Forwards() || !n.Due.Before(now.Add(askSome)) ||
 				c.rules(n.Queue).NoConsumer == throttle.RetryWithoutConsumers {
@@ -328,14 +330,6 @@ func (c *consumerThrottle) poll(ctx context.Context) time.Duration {
 		c.View(q, now)
 	}
 	return wait
-}
-
-func (c *consumerThrottle) forgetWaiting() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, w := range c.queues {
-		w.waits = false
-	}
 }
 
 // toAsk returns the queues to ask for, those that it has stopped watching, and how long to wait until the next poll.

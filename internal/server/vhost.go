@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -150,7 +151,11 @@ func newVHost(c *config.Config, o Options, at process) (*vhost, error) {
 	onDisk := diskstore.Options{FS: o.FS, Memory: at.memory, Log: o.Log, OnFull: s.diskFull, OnSync: synced}
 	s.store, err = openStore(c, onDisk, func(err error) {
 		if h := s.openConditions.Load(); h != nil {
-			h.Put(condition.Condition{Kind: condition.Redis, Text: redisText(err)})
+			c := condition.Condition{Kind: condition.Redis}
+			if err != nil {
+				c.Text = strings.TrimPrefix(err.Error(), "redis: ")
+			}
+			h.Put(c)
 		}
 	})
 	if err != nil {
@@ -211,15 +216,14 @@ func (s *vhost) open(address string) error {
 	s.quarantineConsumer.Redeclared = s.redeclared
 	s.openThrottle()
 	s.scheduler = retry.NewScheduler(s.store, s.sender, s.consumerThrottle, s.wake, s.events, s.Log, s.laneChanged)
-	s.deadLetters = newDeadLetters(s, s.names)
-	s.followers = newFollowers(s, s.deadLetters)
+	s.deadLetters = newDeadLetters(s)
+	s.followers = newFollowers(s.deadLetters)
 	if err := s.openConsole(); err != nil {
 		return err
 	}
 	return s.loadBreakers(context.Background())
 }
 
-// listeners returns all that receive events.
 func (s *vhost) listeners() *listeners {
 	l := &listeners{log: s.Log, conditions: s.conditions, count: s.metrics.ListenerFailed}
 	l.add("metrics", s.metrics.Event)
@@ -312,7 +316,6 @@ func (s *vhost) awaitDelayPublisher(ctx context.Context) {
 // maxForRules is the maximum size in bytes of a body that is decoded for a policy's rules.
 const maxForRules = 1 << 20
 
-// decodeForRules decodes a body for the rules of a policy.
 func (s *vhost) decodeForRules(r *store.Record) any {
 	if len(r.Message.Body) > maxForRules {
 		return nil
@@ -338,19 +341,19 @@ func (s *vhost) intakeState(kind condition.Kind, queue string) func(error) {
 	var since time.Time // when the intake stopped; zero: it runs
 	full := false
 	return func(err error) {
-		now, was, wasFull := time.Now(), since, full
+		was, wasFull := since, full
 		full = errors.Is(err, store.ErrFull)
 		if err == nil {
 			since = time.Time{}
 			s.conditions.Put(condition.Condition{Kind: kind})
 			if !was.IsZero() {
-				s.Log.Info("intake resumed", "queue", queue, "after", now.Sub(was).Round(time.Millisecond))
+				s.Log.Info("intake resumed", "queue", queue, "after", time.Since(was).Round(time.Millisecond))
 			}
 			return
 		}
 		s.conditions.Put(condition.Condition{Kind: kind, Text: err.Error()})
 		if was.IsZero() {
-			since = now
+			since = time.Now()
 		}
 		if was.IsZero() || full != wasFull {
 			s.Log.Error("intake stopped: messages stay in RabbitMQ until they can be stored", "queue", queue,
@@ -438,7 +441,6 @@ func (s *vhost) run(ctx context.Context) error {
 	return errors.Join(failures[:]...)
 }
 
-// reload applies the policies of a new configuration.
 func (s *vhost) reload(c *config.Config) {
 	s.inForce.Replace(s.retryRules(c))
 	s.followers.configured.Store(&c.Adopt)
@@ -512,16 +514,6 @@ func (s *vhost) openReplica(listen string) {
 			NotReady: !s.conditions.Ready(), CanPublish: s.publisher.Ready()}
 	}, s.Log)
 	s.metrics.Replicas(s.replica.All)
-}
-
-// joinReplicas gives the replica its parts.
-func (s *vhost) joinReplicas(ctx context.Context) error {
-	return s.replica.Join(ctx, ReplicaParts{
-		Throttle: s.throttle, Scheduler: s.scheduler, Inspect: s.inspect, Actions: s.actions, Operations: s.operations,
-		CountFlow: s.countFlow,
-		LeaderTasks: []func(context.Context){s.inspect.Lead, s.operations.Lead, s.notify.Run, s.guard.Forget,
-			s.removeRetryExchanges},
-	})
 }
 
 // countFlow counts what happened to a queue at another replica.
