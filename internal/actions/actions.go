@@ -206,6 +206,17 @@ func (a *Actions) Begin(
 	}, nil
 }
 
+// Logged does something between two lines of the audit log.
+func (a *Actions) Logged(by auth.Caller, did, on, why string, do func() error) error {
+	end, err := a.Begin(by, did, on, 0, why)
+	if err != nil {
+		return err
+	}
+	err = do()
+	end(err, 0)
+	return err
+}
+
 func auditLine(by auth.Caller, did, on string, count int64, why string) audit.Entry {
 	return audit.Entry{Who: by.Name, How: by.How, From: by.From, Interface: by.Interface, Did: did, On: on,
 		Count: count, Why: why, Outcome: "begun"}

@@ -25,22 +25,18 @@ import (
 func (a *Actions) set(
 	ctx context.Context, by auth.Caller, did, queue, reason string, e store.Entry, putIntoForce func(),
 ) error {
-	end, err := a.Begin(by, did, queue, 0, reason)
-	if err != nil {
+	return a.Logged(by, did, queue, reason, func() error {
+		if err := a.settings.Acquire(ctx, 1); err != nil {
+			return err
+		}
+		err := a.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{e})
+		if err == nil {
+			putIntoForce()
+		}
+		a.settings.Release(1)
+		a.changed()
 		return err
-	}
-	if err := a.settings.Acquire(ctx, 1); err != nil {
-		end(err, 0)
-		return err
-	}
-	err = a.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{e})
-	if err == nil {
-		putIntoForce()
-	}
-	a.settings.Release(1)
-	a.changed()
-	end(err, 0)
-	return err
+	})
 }
 
 // ReadSettings reads the pauses and breakers that other replicas have set, and sets them here in
@@ -140,13 +136,9 @@ func (a *Actions) AllowReplays(ctx context.Context, by auth.Caller, queue, reaso
 		return fmt.Errorf("%w: no policy allows the queue %q: what is replayed to it would be parked again",
 			inspect.ErrPrecondition, queue)
 	}
-	end, err := a.Begin(by, "allow replays", queue, 0, reason)
-	if err != nil {
-		return err
-	}
-	err = a.BindRetryExchange(context.WithoutCancel(ctx), queue)
-	end(err, 0)
-	return err
+	return a.Logged(by, "allow replays", queue, reason, func() error {
+		return a.BindRetryExchange(context.WithoutCancel(ctx), queue)
+	})
 }
 
 // ResumeQueue resumes the retries of a queue: due messages are retried at once.
@@ -251,17 +243,13 @@ func (a *Actions) NoteGroup(ctx context.Context, by auth.Caller, groupID, note s
 	if err != nil {
 		return err
 	}
-	end, err := a.Begin(by, "note", "group "+g.ID.String()+" of "+g.Queue, 0, "")
-	if err != nil {
-		return err
-	}
 	e := store.Entry{Name: "group/" + g.ID.String() + "/note"}
 	if note != "" {
 		e.Value = []byte(note)
 	}
-	err = a.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{e})
-	end(err, 0)
-	return err
+	return a.Logged(by, "note", "group "+g.ID.String()+" of "+g.Queue, "", func() error {
+		return a.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{e})
+	})
 }
 
 // SnapshotMade is a snapshot of the store.

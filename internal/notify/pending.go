@@ -530,18 +530,12 @@ func (in *parkedReader) read(ctx context.Context) error {
 	return nil
 }
 
-// parkReason is why a message was parked: its consumer's error, or our reason.
-type parkReason struct {
-	text string
-	ours bool
-}
-
 // describe returns when and why n messages were parked, from at most limit of the queue's newest. before is when the
 // ledger was previously read.
 func (in *parkedReader) describe(ctx context.Context, k key, n int64, limit int, before time.Time) *tally {
 	now := time.Now()
 	t := &tally{N: n, First: now, Last: now}
-	reasons, found, looked := map[parkReason]int64{}, int64(0), 0
+	errs, found, looked := map[string]int64{}, int64(0), 0
 	newest := store.Range{State: store.Parked, Queues: []string{k.Queue}, NewestFirst: true}
 	wanted := min(n, int64(limit))
 	visit := func(l store.Listed) (bool, error) {
@@ -554,12 +548,12 @@ func (in *parkedReader) describe(ctx context.Context, k key, n int64, limit int,
 				t.Last = r.Due
 			}
 		}
-		why := parkReason{text: r.Error}
-		if why.text == "" {
-			why = parkReason{text: r.ParkedFor, ours: true}
+		why := r.ParkedFor
+		if r.Error != "" { // all of an error group count as one
+			text := r.Error[:min(len(r.Error), maxReasonLen)]
+			why = cmp.Or(errorgroup.Of(k.Queue, "", text, "").Pattern, text)
 		}
-		why.text = why.text[:min(len(why.text), maxReasonLen)]
-		reasons[why]++
+		errs[clean(why, maxErrorLen)]++
 		found++
 		return found < wanted && looked < maxRead, nil
 	}
@@ -569,18 +563,9 @@ func (in *parkedReader) describe(ctx context.Context, k key, n int64, limit int,
 	if found < n && !before.IsZero() && before.Before(t.First) {
 		t.First = before
 	}
-	for why, some := range reasons {
-		if text := commonError(k.Queue, why); text != "" {
-			t.addError(some*n/found, text)
-		}
+	delete(errs, "")
+	for text, some := range errs {
+		t.addError(some*n/found, text)
 	}
 	return t
-}
-
-// commonError returns the error that messages of one error group share.
-func commonError(queue string, why parkReason) string {
-	if p := errorgroup.Of(queue, "", why.text, "").Pattern; p != "" && !why.ours {
-		why.text = p
-	}
-	return clean(why.text, maxErrorLen)
 }

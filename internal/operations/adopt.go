@@ -163,13 +163,9 @@ func (r *Runner) followedByConfig(ctx context.Context, queue string) error {
 }
 
 func (r *Runner) setFollow(ctx context.Context, by auth.Caller, did, queue, reason string, e store.Entry) error {
-	end, err := r.Actions.Begin(by, did, queue, 0, reason)
-	if err != nil {
-		return err
-	}
-	err = r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{e})
-	end(err, 0)
-	return err
+	return r.Actions.Logged(by, did, queue, reason, func() error {
+		return r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{e})
+	})
 }
 
 // DeadLetterQueues lists the dead-letter queues that could be adopted and that the caller sees.
