@@ -28,9 +28,7 @@ func (r *Runner) Watch(ctx context.Context, by auth.Caller) <-chan Tick {
 		defer close(ticks)
 		w := watcher{Runner: r, by: by, ops: map[string]Operation{}}
 		w.failedBefore = r.Inspect.Failures(by)
-		each := time.NewTicker(time.Second)
-		defer each.Stop()
-		for {
+		for ctx.Err() == nil {
 			t, news, err := w.next(ctx)
 			if err != nil {
 				return
@@ -40,14 +38,9 @@ func (r *Runner) Watch(ctx context.Context, by auth.Caller) <-chan Tick {
 				case ticks <- t:
 					w.remember(t)
 				case <-ctx.Done():
-					return
 				}
 			}
-			select {
-			case <-each.C:
-			case <-ctx.Done():
-				return
-			}
+			sleep(ctx, time.Second)
 		}
 	}()
 	return ticks

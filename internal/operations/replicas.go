@@ -48,10 +48,8 @@ func (r *Runner) take(ctx context.Context, op *operation) error {
 			op.set(func() { op.progress.Replica = r.Replica })
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if sleep(ctx, 10*termTTL); ctx.Err() != nil {
 			return ctx.Err()
-		case <-time.After(10 * termTTL):
 		}
 	}
 }

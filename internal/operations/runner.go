@@ -126,17 +126,18 @@ const (
 // Lead deletes what is old until ctx ends: discarded messages whose time to be restored is over, plans
 // and operations. Of several replicas the leader calls it.
 func (r *Runner) Lead(ctx context.Context) {
-	tick := time.NewTicker(forgetEvery)
-	defer tick.Stop()
-	for {
+	for ctx.Err() == nil {
 		if err := r.forget(ctx); err != nil && ctx.Err() == nil && !deposed(err) {
 			r.log.Error("what is old cannot be forgotten; trying again", "error", err)
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+		sleep(ctx, forgetEvery)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
 	}
 }
 
