@@ -309,21 +309,21 @@ func (d *fields) compare(path string, a, b any) {
 	if len(path) > maxPathLen {
 		path = strings.ToValidUTF8(path[:maxPathLen], "") + "…"
 	}
-	switch aIs, bIs := shapeOf(a), shapeOf(b); {
-	case aIs == aMap && (bIs == aMap || bIs == absent), aIs == absent && bIs == aMap:
-		am, bm := asMap(a), asMap(b)
+	am, al := parts(a)
+	bm, bl := parts(b)
+	noA, noB := a == none{}, b == none{}
+	switch {
+	case len(am) > 0 && (len(bm) > 0 || noB), noA && len(bm) > 0:
 		names := slices.AppendSeq(slices.Collect(maps.Keys(am)), maps.Keys(bm))
 		slices.Sort(names)
 		for _, name := range slices.Compact(names) {
 			d.compare(path+"."+name, member(am, name), member(bm, name))
 		}
-	case aIs == aList && (bIs == aList || bIs == absent), aIs == absent && bIs == aList:
-		al, _ := a.([]any)
-		bl, _ := b.([]any)
+	case len(al) > 0 && (len(bl) > 0 || noB), noA && len(bl) > 0:
 		for i := range max(len(al), len(bl)) {
 			d.compare(fmt.Sprintf("%s[%d]", path, i), nth(al, i), nth(bl, i))
 		}
-	case aIs != bIs && aIs != absent && bIs != absent:
+	case !noA && !noB && len(am)+len(al)+len(bm)+len(bl) > 0: // of two shapes
 		d.compare(path, a, none{})
 		d.compare(path, none{}, b)
 	default:
@@ -334,7 +334,7 @@ func (d *fields) compare(path string, a, b any) {
 func (d *fields) leaf(path string, a, b any) {
 	before, after := leafText(a), leafText(b)
 	switch {
-	case shapeOf(a) == shapeOf(b) && before == after:
+	case (a == none{}) == (b == none{}) && before == after:
 	case len(d.all) == maxFields:
 		d.all = append(d.all, Change{Path: "…", After: "there are more differences"})
 	default:
@@ -342,34 +342,17 @@ func (d *fields) leaf(path string, a, b any) {
 	}
 }
 
-type shape int
-
-const (
-	absent shape = iota
-	aLeaf        // also what is empty
-	aMap
-	aList
-)
-
-func shapeOf(v any) shape {
-	list, _ := v.([]any)
-	switch {
-	case v == none{}:
-		return absent
-	case len(asMap(v)) > 0:
-		return aMap
-	case len(list) > 0:
-		return aList
+// parts returns what is in a table or a list. An empty one is a leaf.
+func parts(v any) (table map[string]any, list []any) {
+	switch v := v.(type) {
+	case amqp.Table:
+		table = v
+	case map[string]any:
+		table = v
+	case []any:
+		list = v
 	}
-	return aLeaf
-}
-
-func asMap(v any) map[string]any {
-	if t, ok := v.(amqp.Table); ok {
-		return t
-	}
-	m, _ := v.(map[string]any)
-	return m
+	return table, list
 }
 
 func member(m map[string]any, name string) any {
