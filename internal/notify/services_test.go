@@ -62,6 +62,14 @@ func delivered(t *testing.T, c *client, raw string) error {
 	return to.deliver(t.Context(), c, testMessage())
 }
 
+// says checks that there is an error, and that it has a text.
+func says(t *testing.T, err error, text, what string, args ...any) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), text) {
+		t.Errorf("%s: %v, want %s", fmt.Sprintf(what, args...), err, text)
+	}
+}
+
 // tripper answers without a network.
 type tripper func(*http.Request) (*http.Response, error)
 
@@ -150,9 +158,8 @@ func TestFormerURLs(t *testing.T) {
 		"smtp://mail.example/?from=a@b.example&to=c@d.e&encryption=Perhaps":     "encryption (Auto, ExplicitTLS, ImplicitTLS, None)",
 		"alertmanager://alertmanager.example":                                   "alertmanager+https://[USER[:PASSWORD]@]HOST",
 	} {
-		if _, err := openURL(raw); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %s", raw, err, want)
-		}
+		_, err := openURL(raw)
+		says(t, err, want, "%s", raw)
 	}
 }
 
@@ -177,9 +184,8 @@ func TestABodyOfOnesOwn(t *testing.T) {
 		}
 	}
 	r.URL = "slack+https://hooks.slack.com/services/T/B/X"
-	if _, err := open(&r); err == nil || !strings.Contains(err.Error(), "body of its own") {
-		t.Errorf("a body for Slack: %v", err)
-	}
+	_, err = open(&r)
+	says(t, err, "body of its own", "a body for Slack")
 }
 
 // An incident ends with the last queue of its condition. Queues of one name in two virtual
@@ -208,9 +214,7 @@ func TestIncidentsEndWithTheLastQueueOfTheirVirtualHost(t *testing.T) {
 
 func TestSlackSaysNoWith200(t *testing.T) {
 	_, _, err := sent(t, "slack://xoxb:123456789012-1234567890123-4mt0t4l1YL3g1T5L4cK70k3N@C001CH4NN3L", `{"ok":false,"error":"channel_not_found"}`, testMessage())
-	if err == nil || !strings.Contains(err.Error(), "channel_not_found") {
-		t.Errorf("%v", err)
-	}
+	says(t, err, "channel_not_found", "Slack's answer")
 }
 
 // A notification is exactly one mail, whatever a message says.
@@ -237,9 +241,7 @@ func TestMailAsksForTLS(t *testing.T) {
 	addr, end := mailServer(t, nil, false)
 	err := delivered(t, newClient(loopback),
 		"smtp://user:s3cretpass@"+addr+"/?from=a@b.example&to=c@d.example&encryption=ExplicitTLS")
-	if err == nil || !strings.Contains(err.Error(), "no STARTTLS") {
-		t.Errorf("%v", err)
-	}
+	says(t, err, "no STARTTLS", "a server without TLS")
 	if commands, _ := end(); commands != "EHLO localhost" {
 		t.Errorf("the server was told %s", commands)
 	}
@@ -416,9 +418,7 @@ func TestURLsThatLeadInward(t *testing.T) {
 	for _, host := range []string{"127.0.0.1" + port, "localhost" + port, "[::ffff:127.0.0.1]" + port, "0.0.0.0" + port, "169.254.169.254", "[fd00:ec2::254]"} {
 		for _, raw := range []string{"generic+http://" + host + "/latest/meta-data", "mattermost+http://" + host + "/hooks/tokentoken", "alertmanager+http://" + host,
 			"pagerduty+http://" + host + "/keykeykey", "smtp://" + host + "/?from=a@b.example&to=c@d.example"} {
-			if err := delivered(t, newClient(nil), raw); err == nil || !strings.Contains(err.Error(), errPrivate.Error()) {
-				t.Errorf("%s: %v", raw, err)
-			}
+			says(t, delivered(t, newClient(nil), raw), errPrivate.Error(), "%s", raw)
 		}
 	}
 	expect.Equal(t, asked.Load(), 0, "requests got through")
@@ -438,9 +438,7 @@ func TestANameThatIsRebound(t *testing.T) {
 		t.Fatalf("at first it is %v, %v", ip, err)
 	}
 	for _, raw := range []string{"generic+http://hooks.example" + port + "/x", "alertmanager+http://hooks.example" + port, "smtp://hooks.example" + port + "/?from=a@b.example&to=c@d.example"} {
-		if err := delivered(t, c, raw); err == nil || !strings.Contains(err.Error(), errPrivate.Error()) {
-			t.Errorf("%s: %v", raw, err)
-		}
+		says(t, delivered(t, c, raw), errPrivate.Error(), "%s", raw)
 	}
 	if asked.Load() != 0 || looked.Load() < 3 {
 		t.Errorf("%d requests got through, after %d look-ups", asked.Load(), looked.Load())
@@ -492,9 +490,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	defer inside.Close()
 	for _, code := range []int{301, 302, 303, 307, 308} {
 		outside, _ := hook(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, inside.URL, code) })
-		if err := delivered(t, newClient(loopback), outside); err == nil || !strings.Contains(err.Error(), "redirect") {
-			t.Errorf("%d: %v", code, err)
-		}
+		says(t, delivered(t, newClient(loopback), outside), "redirect", "%d", code)
 	}
 	expect.Equal(t, asked.Load(), 0, "redirects were followed")
 }
