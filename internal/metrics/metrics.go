@@ -248,9 +248,9 @@ func number(b bool) float64 {
 }
 
 const (
-	// MostQueues is how many queues get a label of their own; the others share
+	// maxQueues is how many queues get a label of their own; the others share
 	// "(other)", since a label value per queue for ever would fill Prometheus.
-	MostQueues  = 500
+	maxQueues   = 500
 	otherQueues = "(other)"
 	// idleLabel is how long nothing must have happened to a queue that nothing is kept for
 	// before another one can have its label, and maxReleased how many labels a scrape
@@ -280,7 +280,7 @@ func (m *Metrics) label(queue string, why labelNeed) string {
 		}
 		return queue
 	}
-	if len(m.queues) >= MostQueues {
+	if len(m.queues) >= maxQueues {
 		m.wanted = m.wanted || why != known
 		return otherQueues
 	}

@@ -59,7 +59,7 @@ func TestLabelsOfIdleQueuesAreReleased(t *testing.T) {
 			return fmt.Sprintf("redrive_parked_total{queue=%q} ", queue)
 		}
 		scrape := func() string { return scraped(m) }
-		for i := range MostQueues {
+		for i := range maxQueues {
 			m.Event(retry.Event{Kind: retry.Parked, Queue: fmt.Sprint("invented.", i)})
 			m.Event(retry.Event{Kind: retry.Failed, Queue: fmt.Sprint("invented.", i), Reason: "rejected"})
 			time.Sleep(time.Second)
@@ -91,7 +91,7 @@ func TestLabelsOfIdleQueuesAreReleased(t *testing.T) {
 		if strings.Contains(text, `queue="invented.2"`) {
 			t.Error("something of a released label is left")
 		}
-		if n := strings.Count(text, "\nredrive_parked_total{"); n < MostQueues-maxReleased || n > MostQueues+1 {
+		if n := strings.Count(text, "\nredrive_parked_total{"); n < maxQueues-maxReleased || n > maxQueues+1 {
 			t.Errorf("%d labels are left", n)
 		}
 	})
@@ -103,7 +103,7 @@ func TestConditionsAreSeries(t *testing.T) {
 	m := New(memstore.New(), func() (uint64, uint64, error) { return 1, 1, nil }, "test", "")
 	holds := []condition.Condition{{Kind: condition.Disk, Text: "full"}, {Kind: condition.Breaker, Queue: "orders"}, {Kind: condition.Unreachable, Queue: "orders"},
 		{Kind: condition.Forward, Queue: "orders", Target: "queue a\xff"}, {Kind: condition.Forward, Queue: "orders", Target: `queue a\xff`}}
-	for i := range MostQueues {
+	for i := range maxQueues {
 		holds = append(holds, condition.Condition{Kind: condition.NoConsumer, Queue: fmt.Sprint("invented.", i)})
 	}
 	m.Retries(func(func(string) bool) []QueueRetries { return nil }, func() []condition.Condition { return holds })
@@ -113,7 +113,7 @@ func TestConditionsAreSeries(t *testing.T) {
 		`redrive_condition{kind="forward",queue="orders"} 1`, `redrive_forward_blocked{queue="orders",target="queue a`} {
 		expect.Equal(t, strings.Count(text, "\n"+want), 1, "series of %s", want)
 	}
-	expect.Equal(t, strings.Count(text, `redrive_condition{kind="no_consumer"`), MostQueues-1, "invented queues have a series")
+	expect.Equal(t, strings.Count(text, `redrive_condition{kind="no_consumer"`), maxQueues-1, "invented queues have a series")
 }
 
 var update = flag.Bool("update", false, "write the metrics of docs/how-to/alerts.md")
