@@ -579,17 +579,11 @@ type heard struct {
 	all []string
 }
 
-func (h *heard) target(r *Route) (*target, error) {
-	to, err := open(r)
-	if err == nil {
-		to.send = func(_ context.Context, _ *client, m *Message) error {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			h.all = append(h.all, fmt.Sprintf("%s %d", m.Kind, m.Items[0].N))
-			return nil
-		}
-	}
-	return to, err
+func (h *heard) receive(m *Message, _ send) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.all = append(h.all, fmt.Sprintf("%s %d", m.Kind, m.Items[0].N))
+	return nil
 }
 
 // replica is the engine of one, with a route that gathers for 5 s.
@@ -598,7 +592,7 @@ func (h *heard) replica(t *testing.T, m *memstore.Member) *Engine {
 	r.Name, r.URL, r.GroupWait, r.Repeat = "hook", "generic+http://hook.example/", 5*time.Second, time.Hour
 	s.Routes = []Route{r}
 	o := options(t)
-	o.Store, o.open = m, h.target
+	o.Store, o.open = m, (&desk{to: h.receive}).target
 	o.Conditions = func(context.Context, *Settings) ([]Condition, error) {
 		return []Condition{{Kind: BreakerOpen, Queue: "q"}}, nil
 	}
