@@ -58,14 +58,11 @@ type console struct {
 	*operations.Runner
 }
 
-func (s *vhost) openConsole() error {
+func (s *vhost) openConsole() {
 	s.audit = audit.New(s.store, s.Log)
 	s.openActions()
 	tokens := auth.NewTokens(s.store, s.audit)
-	var err error
-	if s.guard, err = s.newGuard(tokens); err != nil {
-		return err
-	}
+	s.guard = s.newGuard(tokens)
 	all := console{s.inspect, s.actions, s.operations}
 	s.api = httpapi.New(httpapi.Config{
 		Console: all, Decoder: s.decoder, Metrics: s.metricsHandler(),
@@ -79,7 +76,6 @@ func (s *vhost) openConsole() error {
 	}) {
 		s.api.Handle(pattern, h)
 	}
-	return nil
 }
 
 func (s *vhost) openActions() {

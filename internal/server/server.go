@@ -360,15 +360,11 @@ func (s *Service) configOf(configs []*config.Config, i int) *config.Config {
 	return nil
 }
 
-func (s *vhost) newGuard(tokens *auth.Tokens) (*auth.Guard, error) {
+func (s *vhost) newGuard(tokens *auth.Tokens) *auth.Guard {
 	a := &s.config.Access
 	var users *auth.Users
-	if s.config.Broker.Management != "" {
-		api, err := s.config.Broker.API(s.config.VHost())
-		if err != nil {
-			return nil, err
-		}
-		users = auth.NewUsers(api, s.config.VHost(), a.Roles, s.store)
+	if s.manage != nil {
+		users = auth.NewUsers(s.manage, s.config.VHost(), a.Roles, s.store)
 	}
 	return auth.NewGuard(auth.Config{
 		Sessions: s.store,
@@ -378,7 +374,7 @@ func (s *vhost) newGuard(tokens *auth.Tokens) (*auth.Guard, error) {
 			return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") ||
 				a.OpenMetrics && r.URL.Path == "/metrics"
 		},
-	}), nil
+	})
 }
 
 // routes serves page and API of the first virtual host at /, and those of each at /v/NAME/, with its own callers. If

@@ -220,9 +220,7 @@ func saysReady(t *testing.T, s *Service) (all map[string]bool, o inspect.Overvie
 	expect.Equal(t, code, 200, "/metrics answers …: %s", metrics)
 	_, page := get(t, s, "/health")
 	o, err := s.vhosts[0].inspect.Overview(context.Background(), boss)
-	if err != nil {
-		t.Error(err)
-	}
+	must(t, err)
 	all = map[string]bool{
 		"/readyz":       status == 200,
 		"redrive_ready": strings.Contains(metrics, "\nredrive_ready 1\n"),
@@ -781,9 +779,8 @@ func TestMessagesOfAVirtualHostThatIsServedNoMore(t *testing.T) {
 	}
 	must(t, os.RemoveAll(folder))
 	must(t, os.Mkdir(folder, 0o700))
-	if s, err = New(c, quiet()); err != nil {
-		t.Fatal(err)
-	}
+	s, err = New(c, quiet())
+	must(t, err)
 	defer s.Close()
 	if len(s.Notices()) > 0 {
 		t.Errorf("of none that holds any: %q", s.Notices())

@@ -104,8 +104,8 @@ type vhost struct {
 	// ledgerOff has by how much the ledger is off, for queues where it is; nil before the first count.
 	ledgerOff atomic.Pointer[map[string]int64]
 
-	manage           *management.Client // nil: none is configured
-	consent          *management.Consent
+	manage           *management.Client  // nil: none is configured
+	consent          *management.Consent // to retries of reports, by queues that dead-letter to Redrive
 	quarantine       quarantine
 	foreignConsumers foreignConsumers
 }
@@ -184,11 +184,14 @@ func (s *vhost) open(address string) error {
 		return err
 	}
 	s.events = s.listeners().event
-	if err := s.openConsent(); err != nil {
-		return err
-	}
-	s.inForce = retry.NewInForce(s.retryRules(s.config))
 	var err error
+	if s.config.Broker.Management != "" {
+		if s.manage, err = s.config.Broker.API(s.config.VHost()); err != nil {
+			return err
+		}
+	}
+	s.consent = management.NewConsent(s.manage, wire.ExchangeDeadLetters)
+	s.inForce = retry.NewInForce(s.retryRules(s.config))
 	if s.decoder, err = decode.New(s.config.Decode); err != nil {
 		return err
 	}
@@ -218,9 +221,7 @@ func (s *vhost) open(address string) error {
 	s.scheduler = retry.NewScheduler(s.store, s.sender, s.consumerThrottle, s.wake, s.events, s.Log, s.laneChanged)
 	s.deadLetters = newDeadLetters(s)
 	s.followers = newFollowers(s.deadLetters)
-	if err := s.openConsole(); err != nil {
-		return err
-	}
+	s.openConsole()
 	return s.loadBreakers(context.Background())
 }
 
@@ -448,17 +449,6 @@ func (s *vhost) reload(c *config.Config) {
 	s.Log.Info("the new policies are in force", "policies", len(c.Policies))
 }
 
-// openConsent allows retries of reports for queues whose owner dead-letters them to Redrive.
-func (s *vhost) openConsent() (err error) {
-	if s.config.Broker.Management != "" {
-		if s.manage, err = s.config.Broker.API(s.config.VHost()); err != nil {
-			return err
-		}
-	}
-	s.consent = management.NewConsent(s.manage, wire.ExchangeDeadLetters)
-	return nil
-}
-
 // outagePictures has a picture of each policy in an outage, drawn when it is first shown and after the policy has
 // changed.
 type outagePictures struct {
@@ -475,9 +465,8 @@ type outagePicture struct {
 // drawOutage draws what a policy in force would do in an outage. Policies that wait in RabbitMQ have no picture: no
 // throttle limits them.
 func (s *vhost) drawOutage(ctx context.Context, name string) template.HTML {
-	set := s.inForce.Policies()
-	for i := range set {
-		if p := set[i]; p.Name == name && s.inForce.Way(name) == nil {
+	for _, p := range s.inForce.Policies() {
+		if p.Name == name && s.inForce.Way(name) == nil {
 			return s.outagePictures.draw(ctx, p, s.policyLimits(name))
 		}
 	}
