@@ -173,19 +173,17 @@ func (a *Actions) findNamed(
 // that the caller does not see are as if they did not exist.
 func (a *Actions) find(ctx context.Context, by auth.Caller, name string) (l store.Listed, why string, err error) {
 	all, err := a.Inspect.Named(ctx, by, name)
-	if errors.Is(err, store.ErrUnreadable) {
+	switch {
+	case errors.Is(err, store.ErrUnreadable):
 		return l, err.Error(), nil
-	}
-	if err != nil {
+	case err != nil:
 		return l, "", err
-	}
-	switch len(all) {
-	case 0:
+	case len(all) == 0:
 		return l, "there is no such message any more", nil
-	case 1:
+	case len(all) == 1:
 		return all[0], "", nil
 	}
-	keys := make([]string, 0, len(all))
+	var keys []string
 	for _, l := range all {
 		keys = append(keys, string(l.Key))
 	}

@@ -120,10 +120,8 @@ const maxRefused = 256
 // refusal goes to the audit log too, if that can be written.
 func (a *Actions) Permit(by auth.Caller, role auth.Role, did, on string, queues ...string) error {
 	err := by.May(role, "")
-	for _, q := range queues {
-		if err == nil {
-			err = by.May(role, q)
-		}
+	for i := 0; err == nil && i < len(queues); i++ {
+		err = by.May(role, queues[i])
 	}
 	if errors.Is(err, auth.ErrForbidden) {
 		// Only the beginning: a caller without permission must not fill the disk.

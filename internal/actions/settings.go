@@ -179,10 +179,8 @@ func (a *Actions) checkWorkQueue(ctx context.Context, queue string) error {
 	if err != nil {
 		return err
 	}
-	for _, n := range counts {
-		if n.Queue == queue {
-			return nil
-		}
+	if slices.ContainsFunc(counts, func(c store.QueueCount) bool { return c.Queue == queue }) {
+		return nil
 	}
 	if !a.Inspect.HasPolicy(queue) {
 		return fmt.Errorf("%w: no policy names the queue %q, and nothing is kept for it", inspect.ErrNotFound, queue)
