@@ -37,10 +37,7 @@ func (s *vhost) queueLimits(queue string) throttle.Rules {
 }
 
 func (s *vhost) policyLimits(policy string) throttle.Rules {
-	if all := s.limitsByPolicy.Load(); all != nil {
-		return (*all)[policy]
-	}
-	return throttle.Rules{}
+	return (*s.limitsByPolicy.Load())[policy]
 }
 
 var transitionKinds = map[throttle.State]retry.Kind{
