@@ -261,7 +261,6 @@ func (p *program) ofQueue(
 	c *cobra.Command, do func(c httpapi.Client, ctx context.Context, queue, reason string) error, done string,
 ) *cobra.Command {
 	var reason string
-	c.Args = exactArgs(1, "the queue")
 	c.ValidArgsFunction = p.completeQueues
 	c.Flags().StringVar(&reason, "reason", "", "why, for the audit log")
 	return p.withClient(c, func(ctx context.Context, client httpapi.Client, args []string) error {
@@ -289,7 +288,6 @@ func (p *program) breaker() *cobra.Command {
 however many fail again; auto lets it open and close by itself again. The setting
 survives restarts. Waiting messages keep their attempts.`,
 		Example: "  redrive breaker orders closed --reason 'the warehouse is back, I watch it'",
-		Args:    exactArgs(2, "the queue, and open, closed or auto"),
 		ValidArgsFunction: func(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {
 				return []string{"open", "closed", "auto"}, noFiles

@@ -53,7 +53,6 @@ resumes and cancels it.`,
   redrive adopt orders.dlq --sample 100
   redrive adopt orders_error --queue orders --rate 500
   redrive adopt orders_error --queue orders --follow --then retry`,
-		Args: argsBetween(0, 1, "at most one dead-letter queue"),
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
 		if len(args) == 0 {
 			return p.listDeadLetterQueues(ctx, client)
@@ -163,7 +162,6 @@ It runs in the service: Ctrl-C here only ends the watching, and redrive ops paus
 resumes and cancels it.`,
 		Example: `  redrive unadopt orders.dlq --dry-run
   redrive unadopt orders.dlq --rate 500`,
-		Args: argsBetween(1, 1, "the dead-letter queue"),
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
 		r.To, r.Reason = args[0], d.reason
 		return p.operate(ctx, client, &d, r)

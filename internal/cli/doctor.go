@@ -44,7 +44,6 @@ could not be made, 5 when something is wrong, and 7 when RabbitMQ does not answe
 		Example: `  redrive doctor --config redrive.yaml
   redrive doctor --queue 'orders.*' -o json
   redrive doctor --fix --dry-run`,
-		Args: exactArgs(0, "no arguments"),
 	}
 	c.RunE = func(*cobra.Command, []string) error {
 		if flags.dry && !flags.fix {

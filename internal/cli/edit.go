@@ -45,7 +45,6 @@ With such flags it does not ask: --dry-run shows the difference and sends nothin
 		Example: `  redrive edit 0198f0a0-0000-7000-8000-000000000001
   redrive edit 0198f0a0-0000-7000-8000-000000000001 --set-header tenant=acme --remove-header debug
   jq '.total = 10' order.json | redrive edit 0198f0a0-0000-7000-8000-000000000001 --body-file -`,
-		Args: exactArgs(1, "a message's ID"),
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
 		e.ID = args[0]
 		return p.editMessage(ctx, client, e)

@@ -119,7 +119,6 @@ could have written), and its decoded body.
 --body shows the body alone: raw, its bytes as they are (never to a terminal); decoded, as
 text; hex.`,
 		Example: "  redrive messages show 0198f0a0-0000-7000-8000-000000000001 --body raw > order.bin",
-		Args:    exactArgs(1, "a message's ID"),
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
 		switch {
 		case body == "raw" || body == "hex":
@@ -262,7 +261,6 @@ func (p *program) queues() *cobra.Command {
 	return p.watched(p.withOutput(p.withClient(&cobra.Command{
 		Use:   "queues",
 		Short: "Show queues: consumers, ready, waiting and parked messages, policy, pauses",
-		Args:  exactArgs(0, "no arguments"),
 	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
 		all, err := client.Queues(ctx)
 		if err != nil {
@@ -345,7 +343,6 @@ func (p *program) groupsNote() *cobra.Command {
 		Use:     "note GROUP TEXT",
 		Short:   "Keep a note with a group, for the next person; an empty note removes it",
 		Example: "  redrive groups note 5a1f0c2b9e3d4a76 'reported to the supplier: ticket 4711'",
-		Args:    exactArgs(2, "the group's ID and the note"),
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
 		if err := client.NoteGroup(ctx, args[0], args[1]); err != nil {
 			return err
@@ -364,7 +361,6 @@ func (p *program) ledger() *cobra.Command {
 them: the other columns add up to IN. OFF is the difference, and should be 0. It is found
 by counting the kept messages one by one, which the service does from time to time, and at
 once with --recount. With an OFF other than 0 the exit code is 1.`,
-		Args: exactArgs(0, "no arguments"),
 	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
 		l, err := client.Ledger(ctx, recount)
 		if err != nil {
@@ -443,7 +439,6 @@ First come the steps, each with what it found, then the text.
 Output: table; json, everything that is known; raw, the innermost bytes as they are; hex.
 
 Protobuf is read with the types that the config file names (decode.protobuf).`,
-		Args: argsBetween(0, 1, "one file, or - for standard input"),
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg := config.Default()
 			if p.config != "" {

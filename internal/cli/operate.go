@@ -417,7 +417,6 @@ func (p *program) opsList() *cobra.Command {
 	return p.watched(p.withOutput(p.withClient(&cobra.Command{
 		Use:   "list",
 		Short: "List operations, newest first",
-		Args:  exactArgs(0, "no arguments"),
 	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
 		all, err := client.Operations(ctx)
 		if err != nil {
@@ -436,7 +435,6 @@ var outcomeColumns = []column[actions.Outcome]{
 func (p *program) withOperation(
 	c *cobra.Command, run func(ctx context.Context, client httpapi.Client, id string) error,
 ) *cobra.Command {
-	c.Args = exactArgs(1, "the operation's ID")
 	c.ValidArgsFunction = p.completeOps
 	return p.withOutput(p.withClient(c, func(ctx context.Context, client httpapi.Client, args []string) error {
 		return run(ctx, client, args[0])

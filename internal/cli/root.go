@@ -120,7 +120,7 @@ Data goes to standard output, everything else to standard error.
 			root.AddCommand(c)
 		}
 	}
-	return commandGroup(root)
+	return withArgs(commandGroup(root))
 }
 
 // commandGroup adds commands to c, and makes it refuse any other: cobra would show the help and call that a success.
@@ -141,15 +141,24 @@ func commandGroup(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-func exactArgs(n int, what string) cobra.PositionalArgs { return argsBetween(n, n, what) }
-
-func argsBetween(minimum, maximum int, what string) cobra.PositionalArgs {
-	return func(c *cobra.Command, args []string) error {
-		if len(args) < minimum || len(args) > maximum {
-			return fmt.Errorf("%s takes %s: %w", c.CommandPath(), what, errUsage)
-		}
-		return nil
+// withArgs makes each command without Args take the arguments that its usage shows.
+func withArgs(c *cobra.Command) *cobra.Command {
+	for _, below := range c.Commands() {
+		withArgs(below)
 	}
+	_, usage, _ := strings.Cut(c.Use, " ")
+	usage, _, _ = strings.Cut(usage, "--")
+	words := strings.Fields(usage)
+	if c.Args != nil || strings.Contains(usage, "QUERY") {
+		return c
+	}
+	c.Args = func(c *cobra.Command, args []string) error {
+		if n := len(args); n == len(words) || n == 0 && usage[0] == '[' {
+			return nil
+		}
+		return fmt.Errorf("%s takes %s: %w", c.CommandPath(), cmp.Or(strings.Join(words, " "), "no arguments"), errUsage)
+	}
+	return c
 }
 
 // Exit codes. Scripts rely on them.
@@ -341,7 +350,6 @@ func (p *program) versionCommand() *cobra.Command {
 	return p.withFormats(&cobra.Command{
 		Use:   "version",
 		Short: "Show the version of this program, its commit and its Go",
-		Args:  exactArgs(0, "no arguments"),
 		RunE: func(*cobra.Command, []string) error {
 			return write(p, p.build, func(b Build) string { return b.Version }, func(w io.Writer) {
 				fmt.Fprintf(w, "redrive\t%s\ncommit\t%s\ndate\t%s\ngo\t%s %s\n", plain(p.build.Version),

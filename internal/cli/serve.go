@@ -55,7 +55,6 @@ REDRIVE_BROKER_URL, REDRIVE_BROKER_PASSWORD, REDRIVE_MANAGEMENT_URL,
 REDRIVE_REDIS_URL, REDRIVE_REDIS_PASSWORD, or each with _FILE for the
 path of a file with the value. Every other key of the file that is in no list has a variable
 too: store.disk is REDRIVE_STORE_DISK, and policies is REDRIVE_POLICIES, with YAML.`,
-		Args: exactArgs(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return p.runService(c.Context(), load, profiles)
 		},
@@ -150,7 +149,6 @@ func (p *program) check() *cobra.Command {
 		Short: "Check a config file and show the delays of its policies",
 		Long: `Check a config file, and the files that it names, and show the delays of its policies. It
 reports all mistakes at once. Environment variables count as they do for serve.`,
-		Args: exactArgs(1, "the config file"),
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, err := config.Load(args[0], p.getenv)
 			if err != nil {
@@ -235,7 +233,6 @@ func (p *program) demo() *cobra.Command {
 down and recovers, and one message that no consumer can process. At the end it stops
 everything it started, deletes its queues (redrive-demo.*) and accounts for every
 message. With REDRIVE_DEMO_MANAGEMENT_URL the service uses RabbitMQ's management API.`,
-		Args: exactArgs(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if length < 0 || length > 0 && length < 10*time.Second {
 				return fmt.Errorf("--for %s is too short: the story takes at least 10s: %w", length, errUsage)
@@ -301,7 +298,6 @@ delivery. The backlog is drained when a thousandth of the outage's messages is l
 Output: table; json, everything; csv, load and backlog over time. --svg writes a plot.`,
 		Example: `  redrive simulate --policy redrive.yaml --outage 1h --rate 200/s
   redrive simulate --policy redrive.yaml --name orders --outage 20m --rate 50/s --svg storm.svg`,
-		Args: exactArgs(0, "no arguments: the file is --policy"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			o, err := s.options(p.err)
 			if err != nil {

@@ -34,7 +34,6 @@ func (p *program) status() *cobra.Command {
 --alive is for health checks of containers: it shows nothing, needs no sign-in, and exits
 with 0 when the service answers, ready or not, and with 7 when none does. With https:// on
 this machine it does not verify the certificate.`,
-		Args: exactArgs(0, "no arguments"),
 	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
 		if alive {
 			return client.Alive(ctx)
@@ -308,7 +307,6 @@ queues and quiet hours; no service has to run.
 Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or no route.`,
 		Example: "  redrive notify test --config redrive.yaml\n  redrive notify test pager --event intake_stopped " +
 			"--config redrive.yaml",
-		Args: argsBetween(0, 1, "one route, or none for all"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if !slices.Contains(notify.KindNames(), event) {
 				return fmt.Errorf("--event %q: expected %s: %w", event, strings.Join(notify.KindNames(), ", "),

@@ -43,7 +43,6 @@ func (p *program) storeCheck() *cobra.Command {
 		Long: "Read a whole data folder, and report what is missing or cannot be read: the exit code is\nthen 5. " +
 			"Stop the service first.",
 		Example: "  redrive store check /var/lib/redrive",
-		Args:    exactArgs(1, "a data folder"),
 		RunE: func(c *cobra.Command, args []string) error {
 			found, err := server.CheckStore(c.Context(), args[0], p.logger(config.Log{Level: slog.LevelError}))
 			if err != nil {
@@ -93,7 +92,6 @@ retried again, with the same x-redrive-id.
 Stop the service first, and then set store.disk to the new folder. The exit code is 3 when
 something could not be read.`,
 		Example: "  redrive store salvage /var/lib/redrive --to /var/lib/redrive-2",
-		Args:    exactArgs(1, "a data folder, and --to"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if to == "" || to == args[0] {
 				return fmt.Errorf("%s needs --to, a new folder: %w", c.CommandPath(), errUsage)
@@ -127,7 +125,6 @@ func (p *program) storeAcceptLoss() *cobra.Command {
 data: after this command it starts with what is there. Messages that redrive store salvage
 could have saved are removed then.`,
 		Example: "  redrive store accept-loss /var/lib/redrive",
-		Args:    exactArgs(1, "a data folder"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			lost, err := server.AcceptLoss(args[0], p.logger(config.Log{Level: slog.LevelError}))
 			switch {
@@ -158,7 +155,6 @@ same file system DIR shares files with the data folder until the service replace
 own: copy DIR to another disk or machine. See docs/how-to/backup.md for how to restore it.`,
 		Example: "  redrive snapshot /var/backups/redrive-2026-11-22\n  redrive store check " +
 			"/var/backups/redrive-2026-11-22",
-		Args: exactArgs(1, "a folder on the service's machine"),
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
 		if !filepath.IsAbs(args[0]) {
 			return fmt.Errorf("%q is not an absolute path, and the service may run elsewhere: %w", args[0], errUsage)
@@ -230,7 +226,6 @@ move them to another store: what was waiting is retried when it is due. Only an
 administrator may, and the service of the old store must not run any more.`,
 		Example: `  redrive import orders.jsonl
   redrive import --as-is --dry-run all.jsonl`,
-		Args: exactArgs(1, "a file, or - for standard input"),
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
 		done, err := p.importFrom(ctx, client, args[0], o)
 		if errors.Is(err, inspect.ErrInvalid) && !errors.As(err, new(exitError)) {

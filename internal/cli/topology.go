@@ -71,10 +71,8 @@ func (p *program) withTopologyFlags(
 	c *cobra.Command, run func(topologyFlags, *config.Config, delay.QueueType) error,
 ) *cobra.Command {
 	var at topologyFlags
-	c.Args = func(c *cobra.Command, args []string) error {
+	c.RunE = func(c *cobra.Command, _ []string) error {
 		switch {
-		case len(args) > 0:
-			return fmt.Errorf("%s takes no arguments: %w", c.CommandPath(), errUsage)
 		case at.queue == "":
 			return fmt.Errorf("%s needs --queue: %w", c.CommandPath(), errUsage)
 		case wire.OwnQueue(at.queue):
@@ -84,9 +82,6 @@ func (p *program) withTopologyFlags(
 		case at.quorum && at.classic:
 			return fmt.Errorf("--quorum or --classic, not both: %w", errUsage)
 		}
-		return nil
-	}
-	c.RunE = func(*cobra.Command, []string) error {
 		cfg, _, err := p.loadAny()
 		if err != nil {
 			return err
@@ -214,7 +209,6 @@ queues and on redrive.*, read on the exchanges they are bound to, and from Rabbi
 right on the queues that dead-letter to the old one.`,
 		Example: `  redrive move orders --to orders.v2 --dry-run
   redrive move orders --to orders.v2 --type quorum`,
-		Args: exactArgs(1, "the queue"),
 	}
 	p.withManagement(c, func(ctx context.Context, api *management.Client, cfg *config.Config, args []string) error {
 		if m.Type != "" && m.Type != "classic" && m.Type != "quorum" || m.To == "" {
@@ -294,7 +288,6 @@ host: --vhost names it, served or not.
 definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		Example: `  redrive permissions --config redrive.yaml
   redrive permissions --for consumer --user shop --queue 'orders.*'`,
-		Args: exactArgs(0, "no arguments"),
 	}
 	c.RunE = func(*cobra.Command, []string) error {
 		cfg, own, err := p.loadAny()
@@ -456,7 +449,6 @@ func (p *program) tokenCreate() *cobra.Command {
 		Use:     "create",
 		Short:   "Create a token and print it, once",
 		Example: "  redrive token create --name ci --role operator --queues 'orders.*' --expires 90d",
-		Args:    exactArgs(0, "no arguments"),
 	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
 		if _, err := auth.ParseRole(n.Role); err != nil {
 			return fmt.Errorf("--role: %v: %w", err, errUsage)
@@ -494,7 +486,6 @@ func (p *program) tokenList() *cobra.Command {
 	return p.withOutput(p.withClient(&cobra.Command{
 		Use:   "list",
 		Short: "List tokens, without their secrets",
-		Args:  exactArgs(0, "no arguments"),
 	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
 		all, err := client.Tokens(ctx)
 		if err != nil {
@@ -515,7 +506,6 @@ func (p *program) tokenRevoke() *cobra.Command {
 	return p.withClient(&cobra.Command{
 		Use:   "revoke NAME",
 		Short: "Revoke a token, and the sessions begun with it, at once",
-		Args:  exactArgs(1, "the token's name"),
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
 		if err := client.RevokeToken(ctx, args[0]); err != nil {
 			return err
