@@ -53,14 +53,14 @@ func (p *program) act(v actions.VerbInfo) *cobra.Command {
 	d := action{verb: v.Verb}
 	c := &cobra.Command{Use: string(v.Verb) + " [QUERY|ID…]", Short: v.Short, Example: v.Example}
 	c.Long = strings.TrimSuffix(v.Short+". "+v.Long, " ") + ofMany
-	c.RunE = func(c *cobra.Command, args []string) error {
+	p.withClient(c, func(ctx context.Context, client httpapi.Client, args []string) error {
 		for _, name := range []string{"rate", "canary", "canary-wait", "detach"} {
 			if f := c.Flags().Lookup(name); f != nil && f.Changed {
 				d.onlyQuery = append(d.onlyQuery, "--"+name)
 			}
 		}
-		return p.perform(c.Context(), &d, args)
-	}
+		return p.perform(ctx, client, &d, args)
+	})
 	f := c.Flags()
 	d.add(p, c)
 	f.StringVar(&d.reason, "reason", "", "why, for the audit log")
@@ -87,14 +87,14 @@ func (p *program) act(v actions.VerbInfo) *cobra.Command {
 		f.StringVar(&d.canaryWait, "canary-wait", "", "how long they are watched, such as 30s (default 1m)")
 	}
 	c.ValidArgsFunction = p.completeQuery
-	return p.withOutput(p.withAddress(c))
+	return p.withOutput(c)
 }
 
 // anID matches a message's id, or its key.
 var anID = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(\.[0-9]+)?$`)
 
 // perform does it to the messages that the arguments name, or that their query finds.
-func (p *program) perform(ctx context.Context, d *action, args []string) error {
+func (p *program) perform(ctx context.Context, client httpapi.Client, d *action, args []string) error {
 	ids := 0
 	for _, a := range args {
 		if anID.MatchString(a) {
@@ -131,10 +131,6 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 		}
 	}
 	p.query = r.Query
-	client, err := p.client()
-	if err != nil {
-		return err
-	}
 	if ids > 0 {
 		return p.actOnIDs(ctx, client, d,
 			actions.Act{Verb: d.verb, IDs: args, At: due, To: d.to, Reason: d.reason, DryRun: d.dry})

@@ -41,10 +41,7 @@ func (p *program) client() (httpapi.Client, error) {
 const choosesVHost = "vhost"
 
 func withVHost(c *cobra.Command) *cobra.Command {
-	if c.Annotations == nil {
-		c.Annotations = map[string]string{}
-	}
-	c.Annotations[choosesVHost] = ""
+	c.Annotations = map[string]string{choosesVHost: ""}
 	return c
 }
 
@@ -146,17 +143,10 @@ func (p *program) withQuery(
 	var f queryFlags
 	f.add(p, c)
 	c.ValidArgsFunction = p.completeQuery
-	c.RunE = func(c *cobra.Command, args []string) error {
-		q, err := f.query(args)
-		if err != nil {
+	return p.withClient(c, func(ctx context.Context, client httpapi.Client, args []string) (err error) {
+		if p.query, err = f.query(args); err != nil {
 			return err
 		}
-		p.query = q
-		client, err := p.client()
-		if err != nil {
-			return err
-		}
-		return run(c.Context(), client, q)
-	}
-	return p.withAddress(c)
+		return run(ctx, client, p.query)
+	})
 }
