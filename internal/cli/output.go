@@ -362,25 +362,21 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// harmlessWriter passes text through to, which makes it harmless, whole characters at a time.
-type harmlessWriter struct {
-	w    io.Writer
-	to   func(string) string
-	part []byte // of a character
+// lineWriter passes on each whole line, with its end.
+type lineWriter struct {
+	to   func(line []byte) error
+	line []byte // so far
 }
 
-func (h *harmlessWriter) Write(b []byte) (int, error) {
-	text := append(h.part, b...)
-	whole := len(text)
-	for i := 1; i < utf8.UTFMax && i <= len(text); i++ {
-		if tail := text[len(text)-i:]; utf8.RuneStart(tail[0]) && !utf8.FullRune(tail) {
-			whole = len(text) - i
+func (w *lineWriter) Write(b []byte) (int, error) {
+	for part := range bytes.Lines(b) {
+		if w.line = append(w.line, part...); !bytes.HasSuffix(part, []byte("\n")) {
 			break
 		}
-	}
-	h.part = bytes.Clone(text[whole:])
-	if _, err := io.WriteString(h.w, h.to(string(text[:whole]))); err != nil {
-		return 0, err
+		if err := w.to(w.line); err != nil {
+			return 0, err
+		}
+		w.line = w.line[:0]
 	}
 	return len(b), nil
 }

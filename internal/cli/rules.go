@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -105,25 +104,18 @@ func newTrial(cfg *config.Config) (t *trial, err error) {
 
 func (t *trial) run(ctx context.Context, client httpapi.Client, query string, meter *meter) error {
 	defer meter.end()
-	var line []byte
 	var invalid error
-	_, err := client.Export(ctx, query, "jsonl", writerFunc(func(b []byte) (int, error) {
-		for part := range bytes.Lines(b) {
-			if line = append(line, part...); !bytes.HasSuffix(part, []byte("\n")) {
-				break
-			}
-			var r *store.Record
-			if r, invalid = actions.ReadExported(line); invalid != nil {
-				return 0, invalid
-			}
-			line = line[:0]
-			t.try(ctx, r)
-			if meter.draws {
-				meter.show(count(t.Messages)+" messages", false)
-			}
+	_, err := client.Export(ctx, query, "jsonl", &lineWriter{to: func(line []byte) error {
+		var r *store.Record
+		if r, invalid = actions.ReadExported(line); invalid != nil {
+			return invalid
 		}
-		return len(b), nil
-	}))
+		t.try(ctx, r)
+		if meter.draws {
+			meter.show(count(t.Messages)+" messages", false)
+		}
+		return nil
+	}})
 	return cmp.Or(invalid, err)
 }
 

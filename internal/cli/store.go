@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -181,20 +180,21 @@ about it, its body byte for byte. It changes none of them. --csv leaves the bodi
 and turns formulas into text.`,
 		Example: "  redrive export 'queue:orders state:parked' > orders.jsonl",
 	}, func(ctx context.Context, client httpapi.Client, query string) error {
-		format, safe, to := "jsonl", harmless, p.out
+		format, safe := "jsonl", harmless
 		if asCSV {
 			format, safe = "csv", plainLines
 		}
-		if isTerminal(p.out) {
-			to = &harmlessWriter{w: p.out, to: safe}
-		}
-		meter, passed := p.meter(), 0
-		n, err := client.Export(ctx, query, format, writerFunc(func(b []byte) (int, error) {
-			if passed += bytes.Count(b, []byte("\n")); meter.draws && !isTerminal(p.out) {
+		meter, passed, terminal := p.meter(), 0, isTerminal(p.out)
+		n, err := client.Export(ctx, query, format, &lineWriter{to: func(line []byte) error {
+			if passed++; meter.draws && !terminal {
 				meter.show(count(passed)+" lines", false)
 			}
-			return to.Write(b)
-		}))
+			if terminal {
+				return p.print(safe(string(line)), nil)
+			}
+			_, err := p.out.Write(line)
+			return err
+		}})
 		meter.end()
 		if err != nil {
 			return err
@@ -205,10 +205,6 @@ and turns formulas into text.`,
 	c.Flags().BoolVar(&asCSV, "csv", false, "as CSV, without bodies")
 	return c
 }
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 func (p *program) importing() *cobra.Command {
 	var o actions.ImportOptions

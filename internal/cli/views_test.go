@@ -104,7 +104,7 @@ var views = map[string]func(*rapid.T, io.Writer, time.Time){
 		_, _ = io.WriteString(w, strings.TrimPrefix(b.String(), "\r"))
 	},
 	"export": func(t *rapid.T, w io.Writer, _ time.Time) {
-		h := &harmlessWriter{w: w, to: harmless}
+		h := &lineWriter{to: func(line []byte) error { return errOf(io.WriteString(w, harmless(string(line)))) }}
 		for _, piece := range rapid.SliceOf(rapid.SliceOf(rapid.Byte())).Draw(t, "pieces") {
 			must(t, errOf(h.Write(piece)))
 		}
