@@ -403,24 +403,18 @@ func writeGrants(w io.Writer, all []grant) {
 
 // definitions are the same for rabbitmqctl import_definitions.
 func definitions(all []grant) any {
-	type permission struct {
-		User      string `json:"user"`
-		VHost     string `json:"vhost"`
-		Configure string `json:"configure"`
-		Write     string `json:"write"`
-		Read      string `json:"read"`
-	}
 	type topic struct {
 		User  string `json:"user"`
 		VHost string `json:"vhost"`
 		management.Topic
 	}
 	var d struct {
-		Permissions []permission `json:"permissions"`
-		Topics      []topic      `json:"topic_permissions,omitempty"`
+		Permissions []management.Permission `json:"permissions"`
+		Topics      []topic                 `json:"topic_permissions,omitempty"`
 	}
 	for _, g := range all {
-		d.Permissions = append(d.Permissions, permission{g.User, g.VHost, g.Configure, g.Write, g.Read})
+		d.Permissions = append(d.Permissions, management.Permission{User: g.User, VHost: g.VHost,
+			Configure: g.Configure, Write: g.Write, Read: g.Read})
 		for _, t := range g.Topics {
 			d.Topics = append(d.Topics, topic{g.User, g.VHost, t})
 		}
