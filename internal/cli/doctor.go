@@ -326,20 +326,20 @@ func (d *diagnosis) unknown(all []doctor.Finding) {
 		return
 	}
 	fmt.Fprintf(d.w, "\nnot looked at, or not wholly\n")
-	checks := map[string][]string{}
+	var reasons []string
+	checks := map[string][]string{} // by reason
 	for _, f := range all {
 		name := f.Check
 		if f.Why == "" {
 			name += ": " + f.What
 		}
+		if checks[f.Why] == nil {
+			reasons = append(reasons, f.Why)
+		}
 		checks[f.Why] = append(checks[f.Why], name)
 	}
-	for _, f := range all {
-		names, why := checks[f.Why], f.Why
-		if delete(checks, why); names == nil {
-			continue // written already
-		}
-		fmt.Fprintf(d.w, "  %s  %s\n", d.paint(doctor.Unknown, "unknown"), plain(strings.Join(names, ", ")))
+	for _, why := range reasons {
+		fmt.Fprintf(d.w, "  %s  %s\n", d.paint(doctor.Unknown, "unknown"), plain(strings.Join(checks[why], ", ")))
 		wrap(d.w, indent, why)
 	}
 }
