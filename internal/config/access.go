@@ -83,9 +83,8 @@ func (a *Access) describe() string {
 func (c *Config) warnOfExpiry(file string, pairs []tls.Certificate) {
 	for _, p := range pairs {
 		if now := time.Now(); now.After(p.Leaf.NotAfter) || now.Before(p.Leaf.NotBefore) {
-			c.Warnings = append(c.Warnings, fmt.Sprintf("broker.tls.cert: %s is valid from %s to %s, so RabbitMQ "+
-				"refuses it now: renew it", file, p.Leaf.NotBefore.UTC().Format(time.RFC3339),
-				p.Leaf.NotAfter.UTC().Format(time.RFC3339)))
+			c.warn("broker.tls.cert: %s is valid from %s to %s, so RabbitMQ refuses it now: renew it", file,
+				p.Leaf.NotBefore.UTC().Format(time.RFC3339), p.Leaf.NotAfter.UTC().Format(time.RFC3339))
 		}
 	}
 }

@@ -179,8 +179,7 @@ func (c *Config) environment(getenv func(string) string) error {
 		{"REDRIVE_BROKER_URL", func(s string) error { c.Broker.URL = s; return CheckBroker(s) }},
 		{"REDRIVE_MANAGEMENT_URL", func(s string) error {
 			c.Broker.Management = s
-			return connect.CheckURLs(s, "http",
-				"https")
+			return connect.CheckURLs(s, "http", "https")
 		}},
 		{"REDRIVE_BROKER_PASSWORD", func(s string) (err error) {
 			if c.Broker.URL, err = withPassword(c.Broker.URL, s); err == nil && c.Broker.Management != "" {
@@ -295,8 +294,9 @@ func Describe(w io.Writer, c *Config) error {
 	for _, q := range c.Decode.Protobuf.Queues {
 		fmt.Fprintf(table, "protobuf\t%s\t%s\n", strings.Join(q.Queues, " "), q.Message)
 	}
-	if who := describeNotify(&c.Notify, c.routeVHosts); who != "" {
-		fmt.Fprintln(table, who)
+	for i := range c.Notify.Routes {
+		r := &c.Notify.Routes[i]
+		fmt.Fprintf(table, "notify\t%s\t%s\n", r.Name, describeRoute(r)+describeFor(c.routeVHosts[r.Name]))
 	}
 	if c.Store.Restorable != Default().Store.Restorable {
 		fmt.Fprintf(table, "\nwhat is discarded can be restored for %s\n", policy.FormatDuration(c.Store.Restorable))
@@ -360,6 +360,10 @@ const minDynamic = 100 * time.Millisecond
 
 const maxLevels = 100
 
+func (c *Config) warn(format string, args ...any) {
+	c.Warnings = append(c.Warnings, fmt.Sprintf(format, args...))
+}
+
 // checkWay refuses a policy whose way cannot keep it, and takes away what the way does not have.
 func (v value) checkWay(p *policy.Policy, way delay.Way, c *Config) {
 	l := way.Limits()
@@ -368,13 +372,12 @@ func (v value) checkWay(p *policy.Policy, way delay.Way, c *Config) {
 		v.refuse(wait.node, err)
 	}
 	if l.DropsWhenFull {
-		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: with %s a retry that comes due while its work queue "+
-			"is full or has no leader is lost; levels, binary and disk keep it", p.Name, l.Name))
+		c.warn("policy %q: with %s a retry that comes due while its work queue is full or has no leader is lost; "+
+			"levels, binary and disk keep it", p.Name, l.Name)
 	}
 	if !l.Spreads() {
 		if _, set := v.at("jitter"); set && p.Jitter != policy.None {
-			c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: its jitter has no effect: %s waits only what "+
-				"it waits", p.Name, l.Name))
+			c.warn("policy %q: its jitter has no effect: %s waits only what it waits", p.Name, l.Name)
 		}
 		p.Jitter = policy.None
 	}
@@ -384,18 +387,17 @@ func (v value) checkWay(p *policy.Policy, way delay.Way, c *Config) {
 // a rate that in_flight does not allow.
 func (c *Config) warnOfLimits(p *policy.Policy, way delay.Way, r throttle.Rules) {
 	if way != nil && (r.Rate > 0 || r.InFlight > 0 || r.Breaker != nil) {
-		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: rate, in_flight and breaker apply to replays alone: "+
-			"RabbitMQ itself retries messages that wait in it (%s); with wait: disk they apply to all", p.Name,
-			way.Limits().Name))
+		c.warn("policy %q: rate, in_flight and breaker apply to replays alone: RabbitMQ itself retries messages that "+
+			"wait in it (%s); with wait: disk they apply to all", p.Name, way.Limits().Name)
 	}
 	if p.MaxAge > 0 && p.Attempts > 1 && p.Jitter.Shortest(p.Backoff.Delay(1)) > p.MaxAge {
-		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: max_age (%s) is shorter than the first delay "+
-			"of backoff, so only rules and consumers retry", p.Name, policy.FormatDuration(p.MaxAge)))
+		c.warn("policy %q: max_age (%s) is shorter than the first delay of backoff, so only rules and consumers retry",
+			p.Name, policy.FormatDuration(p.MaxAge))
 	}
 	if through := float64(r.InFlight) / r.Settle.Seconds(); r.InFlight > 0 && through < r.Rate {
-		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: in_flight %d and settle %s allow %s, less than rate: "+
-			"in_flight must be at least rate times settle", p.Name, r.InFlight, policy.FormatDuration(r.Settle),
-			throttle.FormatRate(math.Round(through*3600)/3600)))
+		c.warn("policy %q: in_flight %d and settle %s allow %s, less than rate: in_flight must be at least rate times "+
+			"settle", p.Name, r.InFlight, policy.FormatDuration(r.Settle),
+			throttle.FormatRate(math.Round(through*3600)/3600))
 	}
 }
 
@@ -405,8 +407,8 @@ func (c *Config) warnOfRules(p *policy.Policy) {
 		for j := range i {
 			rule, before := p.Rules[i].When.(*query.Rule), p.Rules[j].When.(*query.Rule)
 			if p.Rules[j].Then.Action != policy.Undecided && before.Covers(rule) {
-				c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: rule %s never decides: "+
-					"rule %s before it matches all of its failures", p.Name, p.RuleName(i), p.RuleName(j)))
+				c.warn("policy %q: rule %s never decides: rule %s before it matches all of its failures", p.Name,
+					p.RuleName(i), p.RuleName(j))
 				break
 			}
 		}

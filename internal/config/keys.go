@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -173,11 +172,7 @@ func (c *Config) keys() key {
 				row("descriptor_sets", &p.DescriptorSets, files(`a list of files, such as ["shop.pb"]`)),
 				entries("queues", "a list of queues with a message", &p.Queues, queueType),
 				row("header", &p.Header, text("a header's name")),
-				row("type_property", &p.TypeProperty, scalar(boolean.expected, boolean.expected,
-					func(s string) (bool, bool) {
-						b, err := strconv.ParseBool(s)
-						return b, err == nil
-					})),
+				row("type_property", &p.TypeProperty, boolean),
 			).settable().
 				need(" names neither files nor descriptor_sets, so there are no types", "files", "descriptor_sets").
 				need(" does not say which messages have which type; expected queues, header or type_property",
@@ -211,8 +206,7 @@ func (c *Config) keys() key {
 		c.warnOfTopicPatterns()
 		for _, f := range c.Adopt {
 			if _, ok := c.Policies.Match(f.Queue); f.Then == ThenRetry && f.Queue != "" && !ok {
-				c.Warnings = append(c.Warnings, fmt.Sprintf("adopt.%s: no policy is for the queue %q, "+
-					"so what lands there is parked", f.Name, f.Queue))
+				c.warn("adopt.%s: no policy is for the queue %q, so what lands there is parked", f.Name, f.Queue)
 			}
 		}
 	})
@@ -597,8 +591,8 @@ func (c *Config) route(_ int, r *notify.Route) key {
 		given, _ := v.at(v.given("url", "url_env", "url_file")[0])
 		at.fail = given.place()
 		if r.URL != "" {
-			c.Warnings = append(c.Warnings, fmt.Sprintf("notify route %q: its URL is in the file, for all who can "+
-				"read it; url_env or url_file keep it out", r.Name))
+			c.warn("notify route %q: its URL is in the file, for all who can read it; url_env or url_file keep it out",
+				r.Name)
 		} else {
 			c.routeURLs = append(c.routeURLs, at)
 		}

@@ -65,26 +65,20 @@ func (c *Config) readRouteURLs(getenv func(string) string) error {
 	return errors.Join(wrong...)
 }
 
-// describeNotify describes the routes, a line for each.
-func describeNotify(s *notify.Settings, only map[string][]string) string {
-	var lines []string
-	for i := range s.Routes {
-		r := &s.Routes[i]
-		events, queues := "all events", "all queues"
-		if len(r.Kinds) > 0 {
-			events = strings.Trim(fmt.Sprint(r.Kinds), "[]")
-		}
-		if len(r.Queues) > 0 {
-			queues = strings.Join(r.Queues, " ")
-		}
-		least := map[notify.Severity]string{notify.Warning: ", warning or critical",
-			notify.Critical: ", critical only"}[r.MinSeverity]
-		line := fmt.Sprintf("notify\t%s\t%s of %s%s", r.Name, events, queues, least)
-		if r.Quiet.Zone != nil {
-			line += fmt.Sprintf(", not from %02d:%02d to %02d:%02d %s unless critical", r.Quiet.From/60,
-				r.Quiet.From%60, r.Quiet.To/60, r.Quiet.To%60, r.Quiet.Zone)
-		}
-		lines = append(lines, line+describeFor(only[r.Name]))
+// describeRoute says in words what a route sends.
+func describeRoute(r *notify.Route) string {
+	events, queues := "all events", "all queues"
+	if len(r.Kinds) > 0 {
+		events = strings.Trim(fmt.Sprint(r.Kinds), "[]")
 	}
-	return strings.Join(lines, "\n")
+	if len(r.Queues) > 0 {
+		queues = strings.Join(r.Queues, " ")
+	}
+	what := events + " of " + queues + map[notify.Severity]string{notify.Warning: ", warning or critical",
+		notify.Critical: ", critical only"}[r.MinSeverity]
+	if r.Quiet.Zone != nil {
+		what += fmt.Sprintf(", not from %02d:%02d to %02d:%02d %s unless critical", r.Quiet.From/60,
+			r.Quiet.From%60, r.Quiet.To/60, r.Quiet.To%60, r.Quiet.Zone)
+	}
+	return what
 }

@@ -75,7 +75,8 @@ func parse(name string, data []byte, getenv func(string) string) (*Config, error
 func notYAML(name string, data []byte, err error) *Error {
 	var y yaml.Error
 	if !errors.As(err, &y) || y.GetToken() == nil {
-		return &Error{File: name, Line: 1, Column: 1, Msg: "not valid YAML: " + firstLine(err.Error())}
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		return &Error{File: name, Line: 1, Column: 1, Msg: "not valid YAML: " + first}
 	}
 	p := y.GetToken().Position
 	e := &Error{File: name, Line: p.Line, Column: p.Column, Msg: "not valid YAML: " + y.GetMessage()}
@@ -87,8 +88,6 @@ func notYAML(name string, data []byte, err error) *Error {
 	}
 	return e
 }
-
-func firstLine(s string) string { line, _, _ := strings.Cut(s, "\n"); return line }
 
 // document reads one file. At a mistake its methods panic with an *Error, which try collects.
 type document struct {

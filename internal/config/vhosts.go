@@ -155,9 +155,8 @@ func (c *Config) warnOfOverlaps() {
 		for _, q := range p.Queues {
 			for _, earlier := range c.Policies[:i] {
 				if _, ok := (policy.Set{earlier}).Match(q); ok && c.overlap(p.Name, earlier.Name) {
-					c.Warnings = append(c.Warnings,
-						fmt.Sprintf("policy %q: queues %q: policy %q comes first and matches some or all of them",
-							p.Name, q, earlier.Name))
+					c.warn("policy %q: queues %q: policy %q comes first and matches some or all of them", p.Name, q,
+						earlier.Name)
 					break
 				}
 			}
@@ -171,8 +170,8 @@ func (c *Config) warnOfTopicPatterns() {
 	warn := func(where string, patterns []string) {
 		for _, q := range patterns {
 			if q == "#" || strings.HasPrefix(q, "#.") || strings.HasSuffix(q, ".#") || strings.Contains(q, ".#.") {
-				c.Warnings = append(c.Warnings, fmt.Sprintf("%s: queues %q: # is a wildcard of topic exchanges, and "+
-					"matches only itself here: %q matches any characters", where, q, strings.ReplaceAll(q, "#", "*")))
+				c.warn("%s: queues %q: # is a wildcard of topic exchanges, and matches only itself here: %q matches "+
+					"any characters", where, q, strings.ReplaceAll(q, "#", "*"))
 			}
 		}
 	}
@@ -221,8 +220,7 @@ func (c *Config) checkVHosts() error {
 	}
 	for _, t := range all {
 		if len(t.Policies) == 0 {
-			c.Warnings = append(c.Warnings, fmt.Sprintf("virtual host %q: no policy is for it, so all that fails "+
-				"there is parked", t.VHost()))
+			c.warn("virtual host %q: no policy is for it, so all that fails there is parked", t.VHost())
 		}
 	}
 	return nil
