@@ -52,7 +52,7 @@ func TestTheExampleFile(t *testing.T) {
 }
 
 func TestErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
-	const head = "policies:\n  - name: p\n    queues: [\"*\"]\n"
+	const head = oneQueue
 	areRefused(t, []string{"f.yaml:"}, []refusal{
 		{"brokr: {}", `f.yaml:1:1: the file has no key "brokr" (did you mean "broker"?)`},
 		{head + "    atempts: 3", `f.yaml:4:5: policies[0] has no key "atempts" (did you mean "attempts"?)`},
@@ -94,6 +94,8 @@ func TestErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
 		{"store: {restorable: 4000d}", "expected a duration from 1m to ten years"},
 		{"store:", "store has no value"},
 		{"a: [", "not valid YAML"},
+		{"policies:\n  - name: a\n\t queues: [a]\n",
+			"f.yaml:3:1: not valid YAML: the line is indented with a tab; indent with spaces"},
 		{"listen: 127.0.0.1:1\nlisten: 127.0.0.1:2", "f.yaml:2:1"},
 		{"listen: 127.0.0.1:1\n---\nlisten: 127.0.0.1:2", "f.yaml:3"},
 		{"store: &a {disk: x}", "an anchor or alias"},
@@ -104,17 +106,6 @@ func TestErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
 		{"decode: {protobuf: {files: [a.proto], type_property: maybe}}", `decode.protobuf.type_property is "maybe"; expected true or false`},
 		{"decode: {protobuf: {files: [a.proto], queues: [{message: a.B}]}}", "decode.protobuf.queues[0] needs queues and a message"},
 	})
-}
-
-func TestSecretsComeFromTheEnvironmentOrAFile(t *testing.T) {
-	file := t.TempDir() + "/password"
-	must(t, os.WriteFile(file, []byte("s3cret\n"), 0o600))
-	env := map[string]string{"REDRIVE_BROKER_URL": "amqp://svc@rabbit:5672/shop", "REDRIVE_BROKER_PASSWORD_FILE": file}
-	c, err := load(t, "", env)
-	must(t, err)
-	if c.Broker.URL != "amqp://svc:s3cret@rabbit:5672/shop" || c.Broker.Management != "http://svc:s3cret@rabbit:15672" || c.VHost() != "shop" {
-		t.Errorf("got %+v, vhost %q", c.Broker, c.VHost())
-	}
 }
 
 // A list in the file, and a text in a variable, are the same.
@@ -329,17 +320,6 @@ func TestVariablesSetKeys(t *testing.T) {
 	}
 }
 
-// A list is set as a whole: what the file has is not added to.
-func TestAVariableReplacesAList(t *testing.T) {
-	const route = "{name: %s, url: generic+https://example.com}"
-	file := "notify: {burst: 5/min, routes: [" + strings.ReplaceAll(route, "%s", "file") + "]}\n"
-	c, err := load(t, file, map[string]string{"REDRIVE_NOTIFY_ROUTES": "[" + strings.ReplaceAll(route, "%s", "variable") + "]"})
-	must(t, err)
-	if r := c.Notify.Routes; len(r) != 1 || r[0].Name != "variable" || c.Notify.Burst != 5 {
-		t.Errorf("%d routes, %+v; burst %v", len(r), r, c.Notify.Burst)
-	}
-}
-
 func TestAMistakeInAVariableHasItsName(t *testing.T) {
 	for want, env := range map[string]map[string]string{
 		"REDRIVE_LISTEN:1:1: listen is \"nowhere\"; expected host:port, such as 127.0.0.1:8250": {"REDRIVE_LISTEN": "nowhere"},
@@ -453,13 +433,6 @@ func TestWarnings(t *testing.T) {
 		if way := c.Ways["p"]; way != nil && c.Policies[0].Jitter != policy.None {
 			t.Errorf("%s: jitter %s", yaml, c.Policies[0].Jitter)
 		}
-	}
-}
-
-func TestATabIsNamed(t *testing.T) {
-	_, err := load(t, "policies:\n  - name: a\n\t queues: [a]\n", nil)
-	if err == nil || !strings.HasSuffix(err.Error(), "redrive.yaml:3:1: not valid YAML: the line is indented with a tab; indent with spaces") {
-		t.Error(err)
 	}
 }
 
