@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -27,7 +28,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/redrive-mq/redrive/internal/actions"
-	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/doctor"
 	"github.com/redrive-mq/redrive/internal/hint"
@@ -74,51 +74,92 @@ func filled[T any](t *rapid.T) (v T) {
 	return v
 }
 
-// views draws each table with what strangers say.
-var views = map[string]func(*rapid.T, io.Writer, time.Time){
-	"preview": func(t *rapid.T, w io.Writer, now time.Time) { preview(w, filled[operations.Plan](t), now) },
-	"message": func(t *rapid.T, w io.Writer, now time.Time) { detail(w, filled[inspect.Detail](t), now) },
-	"groups": func(t *rapid.T, w io.Writer, now time.Time) {
-		rows(w, inspect.GroupColumns, filled[[]inspect.Group](t), now)
+// views draws each table with what strangers say, and returns how many lines it should have; 0: any number.
+var views = map[string]func(*rapid.T, io.Writer, time.Time) (lines int){
+	"preview":    shown(preview),
+	"message":    shown(detail),
+	"ledger":     shown(ledger),
+	"ended":      shown(func(w io.Writer, o operations.Operation, _ time.Time) { ended(w, o) }),
+	"messages":   drawn(inspect.MessageColumns),
+	"groups":     drawn(inspect.GroupColumns),
+	"queues":     drawn(queueColumns(time.Now())),
+	"operations": drawn(operations.Columns),
+	"audit":      drawn(auditColumns),
+	"status": func(t *rapid.T, w io.Writer, now time.Time) int {
+		st := filled[inspect.Overview](t)
+		// What was started and each condition or notice; replicas and queues, with what is above and below them.
+		lines := 1 + 2 + 2 + 5 + 4
+		if st.Ready {
+			lines++
+		}
+		if st.MoreQueues > 0 {
+			lines += 2
+		}
+		for i := range st.Queues {
+			st.Queues[i].Way = rapid.SampledFrom([]string{"", "disk", "redis", "levels"}).Draw(t, "way")
+		}
+		if slices.ContainsFunc(st.Queues, func(q inspect.Queue) bool { return q.Way == "levels" }) {
+			lines += 2 // that RabbitMQ's are not counted
+		}
+		status(w, st, now)
+		return lines
 	},
-	"queues": func(t *rapid.T, w io.Writer, now time.Time) {
-		rows(w, queueColumns(now), filled[[]inspect.Queue](t), now)
-	},
-	"ledger": func(t *rapid.T, w io.Writer, now time.Time) { ledger(w, filled[inspect.Ledger](t), now) },
-	"operations": func(t *rapid.T, w io.Writer, now time.Time) {
-		rows(w, operations.Columns, filled[[]operations.Operation](t), now)
-	},
-	"ended": func(t *rapid.T, w io.Writer, _ time.Time) { ended(w, filled[operations.Operation](t)) },
-	"audit": func(t *rapid.T, w io.Writer, now time.Time) { rows(w, auditColumns, filled[[]audit.Entry](t), now) },
-	"progress": func(t *rapid.T, w io.Writer, _ time.Time) {
+	"progress": func(t *rapid.T, w io.Writer, _ time.Time) int {
 		(&meter{w: w}).operation(filled[operations.Operation](t))
+		return 1
 	},
-	"formats": func(t *rapid.T, w io.Writer, _ time.Time) {
+	"formats": func(t *rapid.T, w io.Writer, _ time.Time) int {
 		format := rapid.SampledFrom([]string{"json", "jsonl", "yaml", "csv", "name"}).Draw(t, "format")
 		all := filled[[]inspect.Group](t)
 		must(t, list(&program{out: w, format: format}, all, all, func(g inspect.Group) string { return g.Queue }, nil))
+		return 0
 	},
-	"bar": func(t *rapid.T, w io.Writer, _ time.Time) {
+	"bar": func(t *rapid.T, w io.Writer, _ time.Time) int {
 		var b bytes.Buffer
 		(&meter{w: &b, draws: true}).operation(filled[operations.Operation](t))
-		_, _ = io.WriteString(w, strings.TrimPrefix(b.String(), "\r"))
+		must(t, errOf(io.WriteString(w, strings.TrimPrefix(b.String(), "\r"))))
+		return 0
 	},
-	"export": func(t *rapid.T, w io.Writer, _ time.Time) {
+	"export": func(t *rapid.T, w io.Writer, _ time.Time) int {
 		h := &lineWriter{to: func(line []byte) error { return errOf(io.WriteString(w, harmless(string(line)))) }}
 		for _, piece := range rapid.SliceOf(rapid.SliceOf(rapid.Byte())).Draw(t, "pieces") {
 			must(t, errOf(h.Write(piece)))
 		}
+		return 0
 	},
 }
 
+func shown[T any](view func(io.Writer, T, time.Time)) func(*rapid.T, io.Writer, time.Time) int {
+	return func(t *rapid.T, w io.Writer, now time.Time) int {
+		view(w, filled[T](t), now)
+		return 0
+	}
+}
+
+func drawn[T any](columns []column[T]) func(*rapid.T, io.Writer, time.Time) int {
+	return func(t *rapid.T, w io.Writer, now time.Time) int {
+		all := filled[[]T](t)
+		rows(w, columns, all, now)
+		return 1 + len(all)
+	}
+}
+
+// No view does anything to a terminal but show itself, and no text forges a line.
 func TestNoViewSpeaksToTheTerminal(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	for name, draw := range views {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
-				out := text(func(w io.Writer) { draw(t, w, now) })
+				lines := 0
+				out := text(func(w io.Writer) { lines = draw(t, w, now) })
+				if !utf8.ValidString(out) {
+					t.Fatalf("not UTF-8: %q", out)
+				}
 				if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
 					t.Fatalf("a terminal obeys %q", out[i:])
+				}
+				if n := strings.Count(out, "\n"); lines > 0 && n != lines {
+					t.Fatalf("%d lines, want %d, in %q", n, lines, out)
 				}
 			})
 		})
@@ -199,72 +240,6 @@ func text(table func(w io.Writer)) string {
 	table(w)
 	_ = w.Flush()
 	return b.String()
-}
-
-// checkTerminal fails when text does anything but show itself, or has other than
-// the lines it should.
-func checkTerminal(t *rapid.T, text string, lines int) {
-	if !utf8.ValidString(text) {
-		t.Fatalf("not UTF-8: %q", text)
-	}
-	if i := strings.IndexFunc(text, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
-		t.Fatalf("a terminal obeys %q", text[i:])
-	}
-	if got := strings.Count(text, "\n"); got != lines {
-		t.Fatalf("%d lines, want %d: a text forged a line in %q", got, lines, text)
-	}
-}
-
-func TestAMessageCannotSpeakToTheTerminal(t *testing.T) {
-	now := time.Unix(1_700_000_000, 0)
-	rapid.Check(t, func(t *rapid.T) {
-		var page inspect.Page
-		for range rapid.IntRange(1, 4).Draw(t, "messages") {
-			m := inspect.Message{ID: "0198f0a0-0000-7000-8000-000000000001", State: "parked", Queue: stranger(t, "queue"), Reason: stranger(t, "reason"),
-				ParkedFor: stranger(t, "parked for"), Error: stranger(t, "error"), Exchange: stranger(t, "exchange"), Policy: stranger(t, "policy")}
-			page.Messages = append(page.Messages, m)
-		}
-		out := text(func(w io.Writer) { rows(w, inspect.MessageColumns, page.Messages, now) })
-		checkTerminal(t, out, 1+len(page.Messages))
-		for line := range strings.Lines(out) {
-			// Two spaces between columns: three of texts, and the fixed ones.
-			if n := utf8.RuneCountInString(line); n > 36+6+7+3+4+3*maxOnRow+2*7+1 {
-				t.Fatalf("a line of %d characters: %q", n, line)
-			}
-		}
-	})
-}
-
-func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
-	now := time.Unix(1_700_000_000, 0)
-	rapid.Check(t, func(t *rapid.T) {
-		st := inspect.Overview{Version: stranger(t, "version"), Broker: stranger(t, "broker"), Since: now}
-		for range rapid.IntRange(0, 3).Draw(t, "problems") {
-			st.Conditions = append(st.Conditions, condition.Condition{Kind: condition.Unreachable, Queue: stranger(t, "queue"), Text: stranger(t, "problem")})
-		}
-		st.Ready = len(st.Conditions) == 0
-		elsewhere := false
-		for range rapid.IntRange(0, 3).Draw(t, "queues") {
-			way := rapid.SampledFrom([]string{"", "disk", "redis", "levels"}).Draw(t, "way")
-			elsewhere = elsewhere || way == "levels"
-			st.Queues = append(st.Queues, inspect.Queue{Name: stranger(t, "queue"), Policy: stranger(t, "policy"), Way: way, NextDue: &now, Oldest: &now})
-		}
-		for range rapid.IntRange(0, 3).Draw(t, "replicas") {
-			st.Replicas = append(st.Replicas, inspect.Replica{ID: stranger(t, "id"), Address: stranger(t, "address"), Version: stranger(t, "version"),
-				Since: now, Beat: now, Conditions: []condition.Condition{{Kind: condition.Intake, Text: stranger(t, "its problem")}}})
-		}
-		lines := 1 + max(1, len(st.Conditions)) + 1
-		if len(st.Replicas) > 0 {
-			lines += 3 + len(st.Replicas) // a line before, the head, a line after
-		}
-		if len(st.Queues) > 0 {
-			lines += 1 + len(st.Queues) // the empty line and the head
-		}
-		if elsewhere {
-			lines += 2 // that RabbitMQ's are not counted
-		}
-		checkTerminal(t, text(func(w io.Writer) { status(w, st, now) }), lines)
-	})
 }
 
 func TestASilentReplicaIsNotCalledReady(t *testing.T) {
@@ -354,14 +329,10 @@ const (
 var wideTable = "title of the table, which is no row\nID\tQUEUE\tSTATE\tWHY\n" +
 	oneID + "\t" + longName + "\tparked\t" + strings.Repeat("the card was declined ", 6) + "\nx\torders\twaiting\t-\n\nafter\n"
 
-func TestWithoutATerminalNothingIsCut(t *testing.T) {
-	out := fitted(0, wideTable)
-	if !strings.Contains(out, longName) || strings.Contains(out, "…") {
-		t.Errorf("it is cut:\n%s", out)
-	}
-}
-
 func TestATableFitsTheTerminal(t *testing.T) {
+	if out := fitted(0, wideTable); !strings.Contains(out, longName) || strings.Contains(out, "…") {
+		t.Errorf("without a terminal it is cut:\n%s", out)
+	}
 	for _, width := range []int{100, 120, 200} {
 		out := fitted(width, wideTable)
 		for line := range strings.Lines(out) {
@@ -422,16 +393,6 @@ func TestQueuesShowsWhatIsKnown(t *testing.T) {
 		if rows(&out, queueColumns(time.Now()), []inspect.Queue{q}, time.Now()); !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())
 		}
-	}
-}
-
-// A queue whose first message cannot be read has no time of its failure.
-func TestStatusOfADamagedStore(t *testing.T) {
-	var out strings.Builder
-	now := time.Now()
-	failing(&out, inspect.Overview{Queues: []inspect.Queue{{Name: "orders", Waiting: 1, NextDue: &now}, {Name: "mail", Waiting: 1}}}, now)
-	if !strings.Contains(out.String(), "orders") || !strings.Contains(out.String(), "mail") {
-		t.Errorf("the queues are\n%s", out.String())
 	}
 }
 
@@ -700,15 +661,11 @@ func TestWatchShowsItAgainUntilItIsEnded(t *testing.T) {
 			t.Errorf("%v, %q, %q", err, &out, &errOut)
 		}
 		expect.Equal(t, time.Since(begun), 6*time.Second, "it took")
+		want := errors.New("unknown queue")
+		if err := p.repeat(t.Context(), time.Hour, func() error { return want }); !errors.Is(err, want) {
+			t.Errorf("when the first answer is an error, it ends with %v", err)
+		}
 	})
-}
-
-func TestWatchEndsWhereTheFirstAnswerIsAnError(t *testing.T) {
-	p := &program{out: new(bytes.Buffer), err: new(bytes.Buffer)}
-	want := errors.New("unknown queue")
-	if err := p.repeat(t.Context(), time.Hour, func() error { return want }); !errors.Is(err, want) {
-		t.Error(err)
-	}
 }
 
 var must, errOf = expect.NoError, expect.ErrOf
