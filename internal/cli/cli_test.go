@@ -2,7 +2,6 @@ package cli_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/x509"
 	"encoding/json"
@@ -154,7 +153,6 @@ func brokerURL(t *testing.T, v *brokertest.VHost, folder string) string {
 //	consume QUEUE [TAG], unconsume     holds its messages, and lets go; TAG: of a second consumer
 //	as USER PASSWORD                   at the management API, from here on
 //	in-force POLICY QUEUE              waits for it; - for none
-//	queue QUEUE                        a classic one
 //	user VARIABLE TAGS                 with the permission to read all queues and the password s3cret
 //	fail QUEUE BODY...                 a consumer of the queue rejects these messages
 //	reject QUEUE, take QUEUE BODY...   one message that is there; those, in order
@@ -205,7 +203,6 @@ func setUp(t *testing.T, cmds map[string]func(*testscript.TestScript, bool, []st
 		v.Grant(name, "^$", "^$", ".*")
 		return name
 	}
-	cmds["queue"] = func(_ *testscript.TestScript, _ bool, args []string) { v.Queue(args[0], nil) }
 	cmds["user"] = func(ts *testscript.TestScript, _ bool, args []string) { ts.Setenv(args[0], person(v, args[1])) }
 	cmds["fail"] = func(ts *testscript.TestScript, _ bool, args []string) {
 		v.Queue(args[0], amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeDeadLetters})
@@ -339,16 +336,14 @@ func TestNotifyTest(t *testing.T) {
 	defer hook.Close()
 	url := strings.Replace(hook.URL, "http:", "generic+http:", 1)
 	file := filepath.Join(t.TempDir(), "redrive.yaml")
-	if err := os.WriteFile(file, []byte(`
+	must(t, os.WriteFile(file, []byte(`
 notify:
   page: https://redrive.example.com
   allow_private: [127.0.0.1/32]
   routes:
     - {name: good, url: "`+url+`"}
     - {name: bad, url: "generic+http://127.0.0.2/s3cret"}
-`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+`), 0o600))
 	for _, c := range []struct {
 		args string
 		code int
@@ -358,10 +353,9 @@ notify:
 		{"bad", 1, "notifications do not go to private addresses: 127.0.0.2"},
 		{"--event intake_stopped -o jsonl", 3, `{"route":"good","event":"intake_stopped","result":"sent"}`},
 	} {
-		var out, errOut bytes.Buffer
-		code := cli.Run(context.Background(), append(strings.Fields("notify test "+c.args), "--config", file), &out, &errOut, cli.Build{Version: "test"})
-		if code != c.code || !strings.Contains(out.String(), c.out) || strings.Contains(out.String()+errOut.String(), "s3cret") {
-			t.Errorf("%s: exit %d\n%s%s", c.args, code, out.String(), errOut.String())
+		out, errOut := run(t, c.code, append(strings.Fields("notify test "+c.args), "--config", file)...)
+		if !strings.Contains(out, c.out) || strings.Contains(out+errOut, "s3cret") {
+			t.Errorf("%s: %s%s", c.args, out, errOut)
 		}
 	}
 	if m := <-got; m["test"] != true || m["event"] != "parked" || m["title"] != "Redrive: a test" || !strings.HasPrefix(m["link"].(string), "https://redrive.example.com/messages?q=") {
@@ -372,15 +366,22 @@ notify:
 	}
 }
 
+// run runs a command, which must end with the exit code.
+func run(t *testing.T, code int, args ...string) (out, errOut string) {
+	t.Helper()
+	var o, e strings.Builder
+	if is := cli.Run(context.Background(), args, &o, &e, cli.Build{Version: "test"}); is != code {
+		t.Fatalf("%q: exit code %d, want %d:\n%s%s", args, is, code, &o, &e)
+	}
+	return o.String(), e.String()
+}
+
 // topology imports what the command prints, as `rabbitmqctl import_definitions`
 // would.
 func topology(t *testing.T, v *brokertest.VHost, args ...string) {
 	t.Helper()
-	var out, errOut strings.Builder
-	if code := cli.Run(context.Background(), append([]string{"topology", args[0], "--vhost", v.Name}, args[1:]...), &out, &errOut, cli.Build{Version: "test"}); code != 0 {
-		t.Fatalf("exit code %d: %s", code, errOut.String())
-	}
-	v.Must("POST", "definitions", json.RawMessage(out.String()))
+	out, _ := run(t, 0, append([]string{"topology", args[0], "--vhost", v.Name}, args[1:]...)...)
+	v.Must("POST", "definitions", json.RawMessage(out))
 }
 
 // settled waits until the queue has the policy.
@@ -474,15 +475,8 @@ func TestApplyingTheFixedTopology(t *testing.T) {
 		settled(t, v, "orders", "theirs")
 		file := t.TempDir() + "/redrive.yaml"
 		must(t, os.WriteFile(file, []byte("broker: {url: \""+v.URL()+"\", management: \""+v.Management+"\"}\n"), 0o600))
-		run := func(args ...string) string {
-			t.Helper()
-			var out strings.Builder
-			if code := cli.Run(context.Background(), append([]string{"topology", "fixed", "--queue", "orders", "-c", file}, args...), &out, io.Discard, cli.Build{Version: "test"}); code != 0 {
-				t.Fatalf("exit code %d: %s", code, out.String())
-			}
-			return out.String()
-		}
-		shown := run("--delay", "1s", "--apply", "--yes")
+		fixed := []string{"topology", "fixed", "--queue", "orders", "-c", file}
+		shown, _ := run(t, 0, append(fixed, "--delay", "1s", "--apply", "--yes")...)
 		for _, want := range []string{"    max-length: 1000", "  - dead-letter-strategy: at-least-once", "  + dead-letter-routing-key: orders"} {
 			if !strings.Contains(shown, want) {
 				t.Errorf("%q is not shown:\n%s", want, shown)
@@ -490,14 +484,13 @@ func TestApplyingTheFixedTopology(t *testing.T) {
 		}
 		comesBack(t, v, "orders", "redrive-fixed.orders")
 		v.Publish("", "orders", amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("rejected")})
-		work := v.Consume("orders")
-		began := time.Now()
+		work, began := v.Consume("orders"), time.Now()
 		work.Reject()
 		work.Take("rejected")
 		if took := time.Since(began); took < second {
 			t.Errorf("it was back after %s", took)
 		}
-		run("--undo")
+		run(t, 0, append(fixed, "--undo")...)
 		settled(t, v, "orders", "theirs")
 	})
 }
@@ -555,9 +548,7 @@ func TestTopologiesUnderTheRecipesNames(t *testing.T) {
 	}
 	for _, args := range []string{"levels --queue q --name q", "fixed --queue q --name redrive.x",
 		"levels --queue q --name retry", "binary --queue q --name retry"} {
-		var out strings.Builder
-		code := cli.Run(context.Background(), append([]string{"topology"}, strings.Fields(args)...), &out, &out, cli.Build{})
-		expect.Equal(t, code, 2, "%s: exit code …: %s", args, out.String())
+		run(t, 2, append([]string{"topology"}, strings.Fields(args)...)...)
 	}
 }
 
