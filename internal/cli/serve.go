@@ -7,7 +7,6 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/url"
 	"os"
@@ -267,16 +266,9 @@ func hasSecret(broker string) bool {
 	return has && u.User.String() != "guest:guest"
 }
 
-type simulateFlags struct {
-	file, name, svg               string
-	outage, limp, duration, fixed string
-	rate, capacity, consumers     string
-	refusing                      float64
-	seed                          uint64
-}
-
 func (p *program) simulate() *cobra.Command {
-	var s simulateFlags
+	var file, name, svg string
+	o := simulate.Options{Outage: time.Hour, Rate: 200}
 	c := &cobra.Command{
 		Use:   "simulate --policy FILE",
 		Short: "Show what a policy does when the upstream of its consumers is down",
@@ -299,16 +291,15 @@ Output: table; json, everything; csv, load and backlog over time. --svg writes a
 		Example: `  redrive simulate --policy redrive.yaml --outage 1h --rate 200/s
   redrive simulate --policy redrive.yaml --name orders --outage 20m --rate 50/s --svg storm.svg`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			o, err := s.options(p.err)
-			if err != nil {
+			if err := p.readSimulated(&o, file, name); err != nil {
 				return err
 			}
 			r, err := simulate.Run(c.Context(), o)
 			if err != nil {
 				return err
 			}
-			if s.svg != "" {
-				if err := os.WriteFile(s.svg, []byte(r.SVG()), 0o644); err != nil {
+			if svg != "" {
+				if err := os.WriteFile(svg, []byte(r.SVG()), 0o644); err != nil {
 					return fmt.Errorf("the plot: %w", err)
 				}
 			}
@@ -316,77 +307,71 @@ Output: table; json, everything; csv, load and backlog over time. --svg writes a
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&s.file, "policy", "", "the config file with the policy")
-	f.StringVar(&s.name, "name", "", "the policy's name (default the first)")
-	f.StringVar(&s.outage, "outage", "1h", "how long the upstream is down")
-	f.StringVar(&s.limp, "limp", "", "how long it fails in part after that; 0s: not (default a twelfth of the outage)")
-	f.StringVar(&s.rate, "rate", "200/s", "messages published: n/s, n/min or n/h")
-	f.StringVar(&s.capacity, "capacity", "", "calls that the upstream can serve (default twice the rate)")
-	f.StringVar(&s.consumers, "consumers", "", "calls that the consumers make at most (default 25 times the capacity)")
-	f.Float64Var(&s.refusing, "refusing", 0, "what a call beyond its capacity costs the upstream, as a part of one "+
+	duration := func(name, usage string, to *time.Duration) {
+		f.Func(name, usage, func(s string) (err error) {
+			if *to, err = config.ParseDuration(s); err != nil || *to < 0 || *to == 0 && name != "limp" {
+				return errors.New("expected a duration such as 90s, 20m or 1h")
+			} else if *to == 0 {
+				*to = -1 // none
+			}
+			return nil
+		})
+	}
+	rate := func(name, usage string, to *float64) {
+		f.Func(name, usage, func(s string) error {
+			var ok bool
+			if *to, ok = config.ParseRate(s); !ok {
+				return errors.New("expected a rate such as 200/s or 30/min")
+			}
+			return nil
+		})
+	}
+	f.StringVar(&file, "policy", "", "the config file with the policy")
+	f.StringVar(&name, "name", "", "the policy's name (default the first)")
+	duration("outage", "how long the upstream is down (default 1h)", &o.Outage)
+	duration("limp", "how long it fails in part after that; 0s: not (default a twelfth of the outage)", &o.Limp)
+	rate("rate", "messages published: n/s, n/min or n/h (default 200/s)", &o.Rate)
+	rate("capacity", "calls that the upstream can serve (default twice the rate)", &o.Capacity)
+	rate("consumers", "calls that the consumers make at most (default 25 times the capacity)", &o.Consumers)
+	f.Float64Var(&o.Refusing, "refusing", 0, "what a call beyond its capacity costs the upstream, as a part of one "+
 		"that it serves: 0 to 1")
-	f.StringVar(&s.fixed, "fixed", "30s", "the fixed delay")
-	f.StringVar(&s.duration, "duration", "", "how much time to simulate (default until the backlog is drained)")
-	f.Uint64Var(&s.seed, "seed", 1, "the seed of the random numbers")
-	f.StringVar(&s.svg, "svg", "", "write a plot of the load over time to this file")
+	duration("fixed", "the fixed delay (default 30s)", &o.Fixed)
+	duration("duration", "how much time to simulate (default until the backlog is drained)", &o.Duration)
+	f.Uint64Var(&o.Seed, "seed", 1, "the seed of the random numbers")
+	f.StringVar(&svg, "svg", "", "write a plot of the load over time to this file")
 	return p.withFormats(c, "table", "json", "csv")
 }
 
-func (s simulateFlags) options(notes io.Writer) (o simulate.Options, err error) {
-	if s.file == "" {
-		return o, fmt.Errorf("which policy? --policy FILE names a config file that has it: %w", errUsage)
+// readSimulated reads the policy to simulate from a config file.
+func (p *program) readSimulated(o *simulate.Options, file, name string) error {
+	if file == "" {
+		return fmt.Errorf("which policy? --policy FILE names a config file that has it: %w", errUsage)
 	}
-	for _, v := range []struct {
-		flag, text string
-		to         *time.Duration
-	}{{"outage", s.outage, &o.Outage}, {"limp", s.limp, &o.Limp}, {"duration", s.duration, &o.Duration},
-		{"fixed", s.fixed, &o.Fixed}} {
-		if v.text == "" {
-			continue
-		}
-		d, err := config.ParseDuration(v.text)
-		if err != nil || d < 0 || d == 0 && v.flag != "limp" {
-			return o, fmt.Errorf("--%s %q: expected a duration such as 90s, 20m or 1h: %w", v.flag, v.text, errUsage)
-		}
-		if *v.to = d; d == 0 {
-			*v.to = -1 // none
-		}
-	}
-	for _, v := range []struct {
-		flag, text string
-		to         *float64
-	}{{"rate", s.rate, &o.Rate}, {"capacity", s.capacity, &o.Capacity}, {"consumers", s.consumers, &o.Consumers}} {
-		var ok bool
-		if *v.to, ok = config.ParseRate(v.text); !ok && v.text != "" {
-			return o, fmt.Errorf("--%s %q: expected a rate such as 200/s or 30/min: %w", v.flag, v.text, errUsage)
-		}
-	}
-	o.Refusing, o.Seed = s.refusing, s.seed
-	cfg, err := config.Load(s.file, func(string) string { return "" })
+	cfg, err := config.Load(file, func(string) string { return "" })
 	if err != nil {
-		return o, err
+		return err
 	}
 	o.Policy = cfg.Policies[0]
 	var names []string
-	for _, p := range cfg.Policies {
-		if names = append(names, p.Name); p.Name == s.name {
-			o.Policy = p
+	for _, one := range cfg.Policies {
+		if names = append(names, one.Name); one.Name == name {
+			o.Policy = one
 		}
 	}
-	if s.name != "" && o.Policy.Name != s.name {
-		return o, fmt.Errorf("--name %q: %s has no such policy, but %s: %w", s.name, s.file, strings.Join(names, ", "),
+	if name != "" && o.Policy.Name != name {
+		return fmt.Errorf("--name %q: %s has no such policy, but %s: %w", name, file, strings.Join(names, ", "),
 			errUsage)
 	}
 	o.Rules = cfg.Throttle[o.Policy.Name]
 	if cfg.Ways[o.Policy.Name] != nil {
-		fmt.Fprintf(notes, "policy %s waits in RabbitMQ, where no breaker and no rate apply: this shows it as if it "+
+		fmt.Fprintf(p.err, "policy %s waits in RabbitMQ, where no breaker and no rate apply: this shows it as if it "+
 			"waited on disk\n", plain(o.Policy.Name))
 	}
 	o.Policy.Name = plain(o.Policy.Name)
 	if err := o.Fill().Validate(); err != nil {
-		return o, fmt.Errorf("%w: %w", err, errUsage)
+		return fmt.Errorf("%w: %w", err, errUsage)
 	}
-	return o, nil
+	return nil
 }
 
 func (p *program) simulated(r *simulate.Result) error {
