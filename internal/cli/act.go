@@ -65,7 +65,7 @@ func (p *program) act(v actions.VerbInfo) *cobra.Command {
 	d.add(p, c)
 	f.StringVar(&d.reason, "reason", "", "why, for the audit log")
 	f.BoolVar(&d.dry, "dry-run", false, "only show what would be done")
-	p.withYes(c, "do not ask")
+	c.Flags().BoolVar(&p.yes, "yes", false, "do not ask")
 	f.Int64Var(&d.expect, "expect-count", -1, "refuse to act on another number of messages")
 	f.Float64Var(&d.rate, "rate", 0, "of a query: messages per second (0 = unlimited)")
 	f.BoolVar(&d.detach, "detach", false, "of a query: print the operation's id, and do not watch it")

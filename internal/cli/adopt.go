@@ -137,7 +137,7 @@ func (p *program) withAdoption(c *cobra.Command, d *action) *cobra.Command {
 	f.BoolVar(&d.dry, "dry-run", false, "only show what would be done; it touches nothing")
 	f.Int64Var(&d.expect, "expect-count", -1, "refuse to act on another number of messages")
 	f.BoolVar(&d.detach, "detach", false, "print the operation's id, and do not watch it")
-	p.withYes(c, "do not ask")
+	c.Flags().BoolVar(&p.yes, "yes", false, "do not ask")
 	return p.withOutput(c)
 }
 

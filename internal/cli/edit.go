@@ -56,7 +56,7 @@ With such flags it does not ask: --dry-run shows the difference and sends nothin
 	f.StringVar(&e.at, "at", "", `when it is retried: a time such as 2026-11-21T18:30:00Z, or "in 10m"; left out: now`)
 	f.StringVar(&e.Reason, "reason", "", "why, for the audit log")
 	f.BoolVar(&e.DryRun, "dry-run", false, "only show the difference")
-	p.withYes(c, "do not ask")
+	c.Flags().BoolVar(&p.yes, "yes", false, "do not ask")
 	return p.withFormats(c, "table", "json", "yaml", "name")
 }
 

@@ -48,7 +48,7 @@ func (p *program) withSelection(c *cobra.Command, s *selection) *cobra.Command {
 	}
 	c.Flags().StringVar(&s.pattern, "pattern", "", "all queues whose name matches: * is any text, ? one character")
 	c.Flags().IntVar(&s.expect, "expect-count", -1, "refuse to act on another number of queues")
-	p.withYes(c, "do not ask")
+	c.Flags().BoolVar(&p.yes, "yes", false, "do not ask")
 	c.Flags().BoolVar(&s.dry, "dry-run", false, "only show what would be set")
 	return p.withOutput(c)
 }

@@ -136,12 +136,6 @@ func orders(id string) string {
 	return fmt.Sprintf("  redrive ops watch %[1]s\n  redrive ops cancel %[1]s\n", plain(id))
 }
 
-var errDeclined = errors.New("nothing was changed")
-
-func (p *program) withYes(c *cobra.Command, usage string) {
-	c.Flags().BoolVar(&p.yes, "yes", false, usage)
-}
-
 // confirm asks a person, unless --yes was given.
 func (p *program) confirm(ctx context.Context, question string) error {
 	if p.yes {
@@ -170,7 +164,7 @@ func (p *program) prompt(ctx context.Context, question string) error {
 	case <-ctx.Done():
 		fmt.Fprintln(p.err)
 	}
-	return errDeclined
+	return errors.New("nothing was changed")
 }
 
 func question(p operations.Plan) string {
@@ -301,20 +295,19 @@ func (p *program) follow(
 	}
 }
 
-// draws reports whether a line on standard error can be overwritten.
-func (p *program) draws() bool { return isTerminal(p.err) && p.getenv("TERM") != "dumb" }
-
 // meter shows the progress of a command: on a terminal in a line that is overwritten, without escape sequences,
 // elsewhere in a line per second.
 type meter struct {
 	w     io.Writer
-	draws bool
-	drawn int // how long the line is
+	draws bool // w is a terminal where a line can be overwritten
+	drawn int  // how long the line is
 	last  time.Time
 	state string // of the operation
 }
 
-func (p *program) meter() *meter { return &meter{w: p.err, draws: p.draws()} }
+func (p *program) meter() *meter {
+	return &meter{w: p.err, draws: isTerminal(p.err) && p.getenv("TERM") != "dumb"}
+}
 
 // show shows a line, unless one was shown just now and this is not the last.
 func (m *meter) show(line string, last bool) {

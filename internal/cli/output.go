@@ -414,7 +414,7 @@ func ago(t *time.Time, now time.Time) string {
 	case t == nil || t.IsZero():
 		return "-"
 	case t.After(now):
-		return untilText(t, now)
+		return "in " + policy.FormatDuration(t.Sub(now).Round(100*time.Millisecond))
 	case now.Sub(*t) < time.Second:
 		return "now"
 	}
@@ -423,13 +423,10 @@ func ago(t *time.Time, now time.Time) string {
 
 // untilText says how far ahead a time is; what was due in the past is due now.
 func untilText(t *time.Time, now time.Time) string {
-	switch {
-	case t == nil:
-		return "-"
-	case !t.After(now):
+	if t != nil && t.Before(now) {
 		return "now"
 	}
-	return "in " + policy.FormatDuration(t.Sub(now).Round(100*time.Millisecond))
+	return ago(t, now)
 }
 
 // parseWhen reads a time: "in 10m", or as RFC 3339, which has a time zone.

@@ -184,7 +184,7 @@ which keeps its keys: it shows what it will set, and sets it through the managem
 	c.Flags().DurationVar(&wait, "delay", time.Minute, "how long a message waits")
 	c.Flags().BoolVar(&apply, "apply", false, "set it through the management API")
 	c.Flags().BoolVar(&undo, "undo", false, "remove the policy of --apply")
-	p.withYes(c, "with --apply: do not ask")
+	c.Flags().BoolVar(&p.yes, "yes", false, "with --apply: do not ask")
 	return c
 }
 
@@ -237,7 +237,7 @@ right on the queues that dead-letter to the old one.`,
 	f.BoolVar(&m.Keep, "keep", false, "keep the old queue, empty and without bindings")
 	f.BoolVar(&m.WithoutConsumers, "without-consumers", false, "continue although the new queue has no consumers yet")
 	f.DurationVar(&m.Quiet, "quiet", 10*time.Second, "delete the old queue when it has received nothing for this long")
-	p.withYes(c, "do not ask")
+	c.Flags().BoolVar(&p.yes, "yes", false, "do not ask")
 	f.BoolVar(&dry, "dry-run", false, "only show the steps")
 	return c
 }
