@@ -192,7 +192,7 @@ func (k key) standard() string {
 			word = fmt.Sprint(*to)
 		}
 	}
-	if k.expected == expectedPerMinute {
+	if k.expected == perMinute.expected {
 		word += "/min"
 	}
 	if word == "" || word == "0" || word == "0s" || word == "0MiB" || strings.Contains(word, " ") {

@@ -113,8 +113,8 @@ func (c *Config) keys() key {
 			row("restorable", &c.Store.Restorable, between(time.Minute, policy.LongestDelay, "1m to ten years")),
 			group("redis",
 				row("url", &r.URL, oneURL(redisSchemes...)),
-				row("prefix", &r.Prefix, matching("a name", "a name without braces and spaces", `^[^{} \t\r\n]+$`)),
-				row("durability", &r.Durability, oneOf("synced, replicated or cached",
+				row("prefix", &r.Prefix, matching("a name without braces and spaces", `^[^{} \t\r\n]+$`)),
+				row("durability", &r.Durability, oneOf(
 					"synced (on Redis's disk), replicated (in the memory of replicas) or cached (neither)",
 					"synced", "replicated", "cached")),
 				row("replicas", &r.Replicas, whole(16)),
@@ -139,13 +139,13 @@ func (c *Config) keys() key {
 		row("listen", &c.Listen, address),
 		row("base_path", &c.BasePath, basePath),
 		group("log",
-			row("format", &c.Log.Format, oneOf("text or json", "text or json", "text", "json")),
+			row("format", &c.Log.Format, oneOf("text or json", "text", "json")),
 			row("level", &c.Log.Level, choice("debug, info, warn or error", levels)),
 		),
 		group("auth",
 			row("roles", &a.Roles, roles).of(".NAME", grant(&auth.Grant{})),
-			row("metrics", &a.OpenMetrics, scalar("open or viewer", "open, for everybody, or viewer",
-				among(map[string]bool{"open": true, "viewer": false}))),
+			row("metrics", &a.OpenMetrics, choice("open, for everybody, or viewer",
+				map[string]bool{"open": true, "viewer": false})),
 			row("proxies", (*[]netip.Prefix)(&a.Proxies), networks),
 		).settable().then(func(value) { a.SignIn = true }),
 		row("tls", &a.BehindProxy,
@@ -227,11 +227,9 @@ func grant(g *auth.Grant) key {
 // follow reads Followed.Then.
 func follow(f *Followed) key {
 	f.Then = ThenPark
-	work := workQueue
-	return row("", &f.Queue, work).or(
-		row("queue", &f.Queue, work),
-		row("then", &f.Then, oneOf("park or retry", "park, or retry by the policy of the work queue",
-			ThenPark, ThenRetry)),
+	return row("", &f.Queue, workQueue).or(
+		row("queue", &f.Queue, workQueue),
+		row("then", &f.Then, oneOf("park, or retry by the policy of the work queue", ThenPark, ThenRetry)),
 		row("vhosts", &f.vhost, vhosts),
 	).then(func(v value) {
 		switch {
@@ -319,11 +317,7 @@ func (c *Config) brokerTLS() key {
 }
 
 func (c *Config) policy(i int, p *policy.Policy) key {
-	const (
-		reasons            = "rejected, expired, maxlen, delivery_limit"
-		expectedNoConsumer = "pause, {probes: N} for an autoscaler that starts at N messages, " +
-			"or retry for queues that are read with basic.get"
-	)
+	const reasons = "rejected, expired, maxlen, delivery_limit"
 	*p = policy.Default()
 	p.Name, p.Queues = fmt.Sprintf("policy %d", i+1), nil
 	var only []string // virtual hosts
@@ -337,7 +331,7 @@ func (c *Config) policy(i int, p *policy.Policy) key {
 		row("name", &p.Name, text("a name")),
 		row("queues", &p.Queues, queues(" names no queues; expected queues: [\"orders.*\"]")),
 		row("vhosts", &only, vhosts),
-		row("attempts", &p.Attempts, wholeNumber("a number", ", the first delivery included", policy.MaxAttempts)),
+		row("attempts", &p.Attempts, attempts),
 		backoff(&p.Backoff),
 		row("jitter", &p.Jitter, jitter),
 		row("max_retry_after", &p.MaxRetryAfter, duration),
@@ -401,8 +395,9 @@ func (c *Config) policy(i int, p *policy.Policy) key {
 			}
 		}),
 		row("no_queue", &limits.NoQueue, span),
-		row("no_consumer", &limits.NoConsumer, oneOf(expectedNoConsumer, expectedNoConsumer,
-			throttle.PauseWithoutConsumers, throttle.RetryWithoutConsumers)).or(
+		row("no_consumer", &limits.NoConsumer, oneOf(
+			"pause, {probes: N} for an autoscaler that starts at N messages, or retry for queues that are read with "+
+				"basic.get", throttle.PauseWithoutConsumers, throttle.RetryWithoutConsumers)).or(
 			row("probes", &limits.Probes, whole(1000)),
 		),
 	).need(" names no queues; expected queues: [\"orders.*\"]", "queues").also(func(v value, sound bool) {
@@ -512,8 +507,7 @@ func (c *Config) rule(_ int, r *policy.Rule) key {
 			forward(&then.Destination).then(func(value) { then.Action = policy.Forward }),
 			backoff(&then.Backoff),
 			row("delay", &wait, duration).then(func(value) { then.Backoff = policy.Fixed(wait) }),
-			row("attempts", &then.Attempts,
-				wholeNumber("a number", ", the first delivery included", policy.MaxAttempts)),
+			row("attempts", &then.Attempts, attempts),
 		).then(func(v value) {
 			_, mapping := pairs(v.node)
 			switch forms := v.given("forward", "backoff", "delay"); {
@@ -532,6 +526,8 @@ func (c *Config) rule(_ int, r *policy.Rule) key {
 		need(" does not say what then; expected then: "+expected+"; or notify: urgent", "then", "notify")
 }
 
+var attempts = wholeNumber(policy.MaxAttempts, ", the first delivery included")
+
 var retention = between(time.Minute, policy.LongestDelay, "1m to ten years")
 
 // form returns which of the forms a mapping has, and refuses several; "" is no mapping.
@@ -547,7 +543,7 @@ func (v value) form(expected string) string {
 }
 
 // routeName needs no escaping in labels and paths.
-var routeName = matching("a name", "up to 63 letters, digits, - _ and .", `^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
+var routeName = matching("up to 63 letters, digits, - _ and .", `^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
 
 func (c *Config) route(_ int, r *notify.Route) key {
 	*r = notify.DefaultRoute()

@@ -40,10 +40,10 @@ func (k kind[T]) and(check func(v value, read T)) kind[T] {
 	}}
 }
 
-// scalar is a text that parse understands. what says what is expected instead of a list or a mapping.
-func scalar[T any](what, expected string, parse func(s string) (read T, ok bool)) kind[T] {
+// scalar is a text that parse understands.
+func scalar[T any](expected string, parse func(s string) (read T, ok bool)) kind[T] {
 	return kind[T]{expected, func(v value) T {
-		read, ok := parse(v.text(what))
+		read, ok := parse(v.text(expected))
 		if !ok {
 			v.wrong(expected)
 		}
@@ -72,7 +72,7 @@ func file(expected string) kind[string] {
 }
 
 func choice[T any](expected string, of map[string]T) kind[T] {
-	return scalar(expected, expected, among(of))
+	return scalar(expected, among(of))
 }
 
 func among[T any](of map[string]T) func(s string) (T, bool) {
@@ -83,14 +83,14 @@ func among[T any](of map[string]T) func(s string) (T, bool) {
 }
 
 // oneOf is one of some texts.
-func oneOf(what, expected string, texts ...string) kind[string] {
-	return scalar(what, expected, func(s string) (string, bool) { return s, slices.Contains(texts, s) })
+func oneOf(expected string, texts ...string) kind[string] {
+	return scalar(expected, func(s string) (string, bool) { return s, slices.Contains(texts, s) })
 }
 
 // matching is a text that the expression matches.
-func matching(what, expected, expression string) kind[string] {
+func matching(expected, expression string) kind[string] {
 	is := regexp.MustCompile(expression)
-	return scalar(what, expected, func(s string) (string, bool) { return s, is.MatchString(s) })
+	return scalar(expected, func(s string) (string, bool) { return s, is.MatchString(s) })
 }
 
 // list is a list of single values; empty is the error of an empty list, if that is one.
@@ -125,23 +125,23 @@ var boolean = kind[bool]{"true or false", func(v value) bool {
 }}
 
 // whole is a whole number from 1.
-func whole(most int) kind[int] { return wholeNumber("a whole number", "", most) }
+func whole(most int) kind[int] { return wholeNumber(most, "") }
 
-func wholeNumber(what, of string, most int) kind[int] {
-	return scalar(what, fmt.Sprintf("a whole number from 1 to %d%s", most, of), func(s string) (int, bool) {
+func wholeNumber(most int, of string) kind[int] {
+	return scalar(fmt.Sprintf("a whole number from 1 to %d%s", most, of), func(s string) (int, bool) {
 		n, err := strconv.Atoi(s)
 		return n, err == nil && n >= 1 && n <= most
 	})
 }
 
 func number(low, high float64) kind[float64] {
-	return scalar("a number", fmt.Sprintf("a number from %v to %v", low, high), func(s string) (float64, bool) {
+	return scalar(fmt.Sprintf("a number from %v to %v", low, high), func(s string) (float64, bool) {
 		n, err := strconv.ParseFloat(s, 64)
 		return n, err == nil && n >= low && n <= high
 	})
 }
 
-var duration = scalar("a duration", "a duration such as 500ms, 10s, 1m30s, 2h or 1d",
+var duration = scalar("a duration such as 500ms, 10s, 1m30s, 2h or 1d",
 	func(s string) (time.Duration, bool) {
 		d, err := ParseDuration(s)
 		return d, err == nil
@@ -214,7 +214,7 @@ func (v value) has(expected string) { v.fail(" has %s; expected %s", show(v.node
 
 var sizeUnits = map[string]uint64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
-var size = scalar("a size", "a size such as 256MiB or 2GiB", func(s string) (uint64, bool) {
+var size = scalar("a size such as 256MiB or 2GiB", func(s string) (uint64, bool) {
 	for unit, by := range sizeUnits {
 		if number, ok := strings.CutSuffix(s, unit); ok {
 			n, err := strconv.ParseUint(strings.TrimSpace(number), 10, 32)
@@ -224,13 +224,9 @@ var size = scalar("a size", "a size such as 256MiB or 2GiB", func(s string) (uin
 	return 0, false
 })
 
-const (
-	expectedRate      = "a number of retries per second, minute or hour, such as 200/s, 30/min or 5/h"
-	expectedPerMinute = "a number in a minute, such as 100/min"
-	maxRate           = 1_000_000 // a second
-)
+var rate = scalar("a number of retries per second, minute or hour, such as 200/s, 30/min or 5/h", ParseRate)
 
-var rate = scalar(expectedRate, expectedRate, ParseRate)
+const maxRate = 1_000_000 // a second
 
 // ParseRate reads a rate per second, minute or hour ("200/s", "30/min", "5/h"), as messages
 // per second.
@@ -247,7 +243,7 @@ func ParseRate(s string) (perSecond float64, ok bool) {
 var wholeRate = regexp.MustCompile(`^([0-9]+)/(s|min|h)$`)
 
 // perMinute is a whole number, at least one.
-var perMinute = scalar(expectedPerMinute, expectedPerMinute, func(s string) (int, bool) {
+var perMinute = scalar("a number in a minute, such as 100/min", func(s string) (int, bool) {
 	m := wholeRate.FindStringSubmatch(s)
 	if m == nil {
 		return 0, false
@@ -257,7 +253,7 @@ var perMinute = scalar(expectedPerMinute, expectedPerMinute, func(s string) (int
 	return int(n), n >= 1 && n <= 1e9
 })
 
-var share = scalar("a share such as 50%", "a share above 0 and up to 100%, such as 50% or 0.5",
+var share = scalar("a share above 0 and up to 100%, such as 50% or 0.5",
 	func(s string) (float64, bool) {
 		s, percent := strings.CutSuffix(s, "%")
 		n, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
@@ -267,9 +263,7 @@ var share = scalar("a share such as 50%", "a share above 0 and up to 100%, such 
 		return n, err == nil && n > 0 && n <= 1
 	})
 
-const expectedJitter = "none, full, equal, or a fraction from 0 to 1"
-
-var jitter = scalar(expectedJitter, expectedJitter, func(s string) (policy.Jitter, bool) {
+var jitter = scalar("none, full, equal, or a fraction from 0 to 1", func(s string) (policy.Jitter, bool) {
 	if j, ok := map[string]policy.Jitter{"none": policy.None, "full": policy.Full, "equal": policy.Equal}[s]; ok {
 		return j, true
 	}
@@ -315,7 +309,7 @@ func oneURL(schemes ...string) kind[string] {
 	return k
 }
 
-var address = scalar("an address such as 127.0.0.1:8250", "host:port, such as 127.0.0.1:8250",
+var address = scalar("host:port, such as 127.0.0.1:8250",
 	func(s string) (string, bool) {
 		_, port, err := net.SplitHostPort(s)
 		n, notNumber := strconv.Atoi(port)
@@ -325,7 +319,7 @@ var address = scalar("an address such as 127.0.0.1:8250", "host:port, such as 12
 // steps are parts of a path whose characters need no escaping anywhere.
 var steps = regexp.MustCompile(`^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$`)
 
-var basePath = scalar("a path such as /redrive", "a path such as /redrive", func(s string) (string, bool) {
+var basePath = scalar("a path such as /redrive", func(s string) (string, bool) {
 	s = strings.TrimSuffix(s, "/")
 	return s, s == "" || steps.MatchString(s)
 }).and(func(v value, s string) {
@@ -489,7 +483,7 @@ var event = kind[notify.Kind]{read: func(v value) notify.Kind {
 }}
 
 // hours are two times of day, in minutes since midnight.
-var hours = scalar("hours such as 22:00-07:00", "two times of day, such as 22:00-07:00",
+var hours = scalar("two times of day, such as 22:00-07:00",
 	func(s string) (at [2]int, ok bool) {
 		from, to, ok := strings.Cut(s, "-")
 		for i, s := range []string{from, to} {
@@ -499,7 +493,7 @@ var hours = scalar("hours such as 22:00-07:00", "two times of day, such as 22:00
 		return at, ok && at[0] != at[1]
 	})
 
-var zone = scalar("a time zone", "a time zone such as Europe/Berlin or UTC", func(s string) (*time.Location, bool) {
+var zone = scalar("a time zone such as Europe/Berlin or UTC", func(s string) (*time.Location, bool) {
 	at, err := time.LoadLocation(s)
 	return at, err == nil && s != "" && s != "Local"
 })
