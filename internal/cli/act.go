@@ -237,10 +237,9 @@ func actInBatches(ctx context.Context, client httpapi.Client, a actions.Act) (do
 
 func (p *program) pause() *cobra.Command {
 	return p.ofQueue(&cobra.Command{
-		Use:   "pause QUEUE",
-		Short: "Pause the retries of a queue",
-		Long: `Pause the retries of a queue until you resume it. Its messages keep waiting, with their
-attempts, and so do those that fail meanwhile.`,
+		Use:     "pause QUEUE",
+		Short:   "Pause the retries of a queue",
+		Long:    "Its messages keep waiting, with their attempts, and so do those that fail meanwhile.",
 		Example: "  redrive pause orders --reason 'the warehouse is down until 14:00'",
 	}, httpapi.Client.PauseQueue, "Retries of the queue %q are paused until you run `redrive resume`.\n")
 }
@@ -280,9 +279,9 @@ func (p *program) breaker() *cobra.Command {
 	c := p.withClient(&cobra.Command{
 		Use:   "breaker QUEUE open|closed|auto",
 		Short: "Set a queue's circuit breaker, or let it open and close by itself again",
-		Long: `Set a queue's circuit breaker: open pauses its retries; closed retries all due messages,
-however many fail again; auto lets it open and close by itself again. The setting
-survives restarts. Waiting messages keep their attempts.`,
+		Long: `open pauses the queue's retries; closed retries all due messages, however many fail again;
+auto lets the breaker open and close by itself again. The setting survives restarts.
+Waiting messages keep their attempts.`,
 		Example: "  redrive breaker orders closed --reason 'the warehouse is back, I watch it'",
 		ValidArgsFunction: func(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {

@@ -23,16 +23,14 @@ func (p *program) adopt() *cobra.Command {
 	c := p.withClient(&cobra.Command{
 		Use:   "adopt [QUEUE]",
 		Short: "Take over what is in a dead-letter queue that exists already",
-		Long: `Take over what is in a dead-letter queue that exists already, whoever filled it.
-Without a queue it lists those of the virtual host that could be adopted: queues that
-other queues dead-letter to, and those named as frameworks name theirs; and those that the
-config follows (adopt), with their state.
+		Long: `Without a queue it lists the dead-letter queues of the virtual host: those that other
+queues dead-letter to, those named as frameworks name theirs, and those that are followed.
 
 Messages are parked, and never retried by themselves. What they say of their failure
-(x-death, the headers that frameworks add) is shown and can be searched. Each is stored
-before it is acknowledged: what ends the service in between loses none, and what is
-adopted twice then has the same id. As many messages are taken as are in the queue now;
-the queue, its consumers and the work queues stay as they are.
+(x-death, the headers that frameworks add) can be searched. Each is stored before it is
+acknowledged, so none is lost; what is adopted twice has the same id. As many messages are
+taken as are in the queue now; the queue, its consumers and the work queues stay as they
+are.
 
 A replay goes to the work queue that the message names, or that --queue names. If that
 queue is not enrolled, an administrator allows it once: redrive allow-replays QUEUE.
@@ -43,8 +41,8 @@ redelivered. Before 4.3 it also counts a failed delivery in a quorum queue, so -
 refused there if the queue has a delivery limit.
 
 --follow has the service consume the queue until --unfollow, and park what lands there, or
-retry it by the policy of its work queue (--then retry). Only an administrator may. It does
-not change what the config follows (adopt).
+retry it by the policy of its work queue (--then retry). Only an administrator may. It
+does not change what the config follows (adopt).
 
 It runs in the service: Ctrl-C here only ends the watching, and redrive ops pauses,
 resumes and cancels it.`,
@@ -147,15 +145,14 @@ func (p *program) unadopt() *cobra.Command {
 	c := p.withClient(&cobra.Command{
 		Use:   "unadopt QUEUE",
 		Short: "Put back into a dead-letter queue what was adopted from it and is still parked",
-		Long: `Put back into a dead-letter queue what was adopted from it and is still parked: in the
-order in which it was parked, with body and headers as they came. What was replayed,
-discarded or edited stays so; to put back the original of an edited message, restore
-it first. Messages are persistent then, and without the user-id of another user, CC,
-BCC and RabbitMQ's counts of deliveries.
+		Long: `The messages go back in the order in which they were parked, with body and headers as they
+came. What was replayed, discarded or edited stays so; to put back the original of an
+edited message, restore it first. Messages are persistent then, and without the user-id of
+another user, CC, BCC and RabbitMQ's counts of deliveries.
 
 Each message is removed here once RabbitMQ has confirmed it, so nothing is lost. A crash
-may put up to 256 messages into the queue twice. A queue that is deleted, or full with
-the overflow reject-publish, stops it; what is left stays parked. The plan says what the
+may put up to 256 messages into the queue twice. A queue that is deleted, or full with the
+overflow reject-publish, stops it; what is left stays parked. The plan says what the
 queue's TTL and limits will do to them.
 
 It runs in the service: Ctrl-C here only ends the watching, and redrive ops pauses,
@@ -201,10 +198,9 @@ func (p *program) allowReplays() *cobra.Command {
 	return p.ofQueue(&cobra.Command{
 		Use:   "allow-replays QUEUE",
 		Short: "Allow replays to a work queue that is not enrolled",
-		Long: `Allow replays to a work queue that is not enrolled, such as one whose dead letters were
-adopted. It declares the queue's retry exchange and binds the queue to it. The queue's
-dead letters go where they went; failures that consumers report for it are retried from
-then on. To take it back: redrive unenroll --replays QUEUE.`,
+		Long: `It declares the queue's retry exchange and binds the queue to it. The queue's dead letters
+go where they went; failures that consumers report for it are retried from then on. To
+take it back: redrive unenroll --replays QUEUE.`,
 		Example: "  redrive allow-replays orders",
 	}, httpapi.Client.AllowReplays, "Messages can be replayed to the queue %q.\n")
 }

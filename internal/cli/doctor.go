@@ -23,24 +23,22 @@ func (p *program) doctor() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find what is wrong with RabbitMQ, its queues and the service's rights, and how to repair it",
-		Long: `Find what is wrong with RabbitMQ, its queues and the service's rights: each check
-is ok, a warning or wrong, with why it matters and the command that repairs it.
+		Long: `Each check is ok, a warning or wrong, with why it matters and the command that repairs it;
 docs/reference/doctor.md lists them all. It changes nothing, and consumes no message.
 
 It connects to RabbitMQ by AMQP, as the service's user, and to its management API
-(broker.management): a user with the tag management is enough for most checks, monitoring
-also for those of nodes, administrator also for the service's rights. A check that cannot
-be made is unknown, never ok. Where a service answers, it also checks whether that is
-ready.
+(broker.management): the tag management is enough for most checks; those of nodes need
+monitoring, the service's rights administrator. A check that cannot be made is unknown,
+never ok. Where a service answers, it also checks whether that is ready.
 
---fix declares what is missing, as the service would: the exchange redrive with its
-queue, and the retry exchanges of enrolled queues. It removes nothing and sets no policy;
-for everything else copy the command.
+--fix declares what is missing, as the service would: the exchange redrive with its queue,
+and the retry exchanges of enrolled queues. It removes nothing and sets no policy; for
+everything else copy the command.
 
 With several virtual hosts (broker.vhosts) it checks each, or the one of --vhost.
 
-The exit code is 0 when all is ok, 3 when there are only warnings, or checks that
-could not be made, 5 when something is wrong, and 7 when RabbitMQ does not answer.`,
+The exit code is 0 when all is ok, 3 when there are only warnings, or checks that could
+not be made, 5 when something is wrong, and 7 when RabbitMQ does not answer.`,
 		Example: `  redrive doctor --config redrive.yaml
   redrive doctor --queue 'orders.*' -o json
   redrive doctor --fix --dry-run`,

@@ -32,14 +32,13 @@ func (p *program) edit() *cobra.Command {
 	c := p.withClient(&cobra.Command{
 		Use:   "edit ID",
 		Short: "Change a message's body or headers, and replay it",
-		Long: `Change a message's body or headers, and replay it. The edited message is a new
-one, which starts again at attempt 1. The original is discarded and can be restored for a
-set time. Each names the other.
+		Long: `The edited message is a new one, which starts again at attempt 1. The original is
+discarded and can be restored for a set time. Each names the other.
 
-Without flags for body or headers it opens the editor ($VISUAL, $EDITOR) on the
-decoded body, shows the difference and asks. A body that was base64, compressed or
-Protobuf is encoded again by the same steps; edit MessagePack and CBOR elsewhere, and give
-them with --body-file. If you change nothing, nothing is sent.
+Without flags for body or headers it opens the editor ($VISUAL, $EDITOR) on the decoded
+body, shows the difference and asks. A body that was base64, compressed or Protobuf is
+encoded again by the same steps; edit MessagePack and CBOR elsewhere, and give them with
+--body-file. If you change nothing, nothing is sent.
 
 With such flags it does not ask: --dry-run shows the difference and sends nothing.`,
 		Example: `  redrive edit 0198f0a0-0000-7000-8000-000000000001

@@ -59,10 +59,9 @@ func (p *program) enroll() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "enroll QUEUE... | --pattern PATTERN",
 		Short: "Dead-letter existing queues to Redrive, by RabbitMQ policies",
-		Long: `Dead-letter existing queues to Redrive, by a RabbitMQ policy for each, set through the
-management API. The command first shows what it will set; it keeps the keys of the policy
-that applies now. An error with one queue does not stop the others. The user needs the
-tag policymaker.
+		Long: `It shows what it will set, and keeps the keys of the policy that applies now. An error
+with one queue does not stop the others. The user of the management API needs the tag
+policymaker.
 
 A queue that is declared with x-dead-letter-exchange: redrive needs none of this: it is
 enrolled at its first dead letter. No policy can change a queue that is declared with
@@ -114,10 +113,9 @@ func (p *program) unenroll() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "unenroll QUEUE... | --pattern PATTERN",
 		Short: "Undo enroll: remove the policies, so that the earlier ones apply again",
-		Long: `Undo enroll: remove the policies, so that the earlier ones apply again. RabbitMQ has kept
-those unchanged below Redrive's, so you can undo from any machine. The queues' retry
-exchanges stay, since waiting messages are still retried. The command also finds the
-policies that deleted queues have left behind.
+		Long: `RabbitMQ has kept the earlier policies unchanged below Redrive's, so you can undo from any
+machine. The queues' retry exchanges stay, since waiting messages are still retried. The
+command also finds the policies that deleted queues have left behind.
 
 With --replays it undoes redrive allow-replays instead: it removes the retry exchanges of
 queues that are not enrolled. Messages that wait for them are parked then.`,

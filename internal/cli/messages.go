@@ -36,8 +36,8 @@ func (p *program) messagesList() *cobra.Command {
 	c := p.withQuery(&cobra.Command{
 		Use:   "list [QUERY]",
 		Short: "List messages, without consuming them",
-		Long: `List messages without consuming them, latest first: by when each is due, or was
-parked or retried. Page and API have the same query language.`,
+		Long: `The latest come first: by when each is due, or was parked or retried. Page and API have
+the same query language.`,
 		Example: `  redrive messages list 'queue:orders.* state:parked error:"timeout" age:>2h'
   redrive messages list --queue orders -o name | xargs redrive replay`,
 	}, func(ctx context.Context, client httpapi.Client, query string) error {
@@ -64,10 +64,9 @@ parked or retried. Page and API have the same query language.`,
 
 func (p *program) messagesCount() *cobra.Command {
 	return p.watched(p.withFormats(p.withQuery(&cobra.Command{
-		Use:   "count [QUERY]",
-		Short: "Count messages",
-		Long: "Count messages. Of a query that would take long, it prints how many were found so far, as " +
-			"\"1,204+\".",
+		Use:     "count [QUERY]",
+		Short:   "Count messages",
+		Long:    `Of a query that would take long, it prints how many were found so far, as "1,204+".`,
 		Example: "  redrive messages count 'queue:orders.* state:parked'",
 	}, func(ctx context.Context, client httpapi.Client, query string) error {
 		n, err := client.Count(ctx, query)
@@ -112,9 +111,7 @@ func (p *program) messagesShow() *cobra.Command {
 	c := p.withClient(&cobra.Command{
 		Use:   "show ID",
 		Short: "Show one message in full: its failures, why it waits, headers, decoded body",
-		Long: `Show one message in full: each failure and its outcome, why it waits that long or is
-parked, its properties and headers (those that RabbitMQ wrote, and those that any publisher
-could have written), and its decoded body.
+		Long: `Headers that RabbitMQ wrote are apart from those that any publisher could have written.
 
 --body shows the body alone: raw, its bytes as they are (never to a terminal); decoded, as
 text; hex.`,
@@ -310,8 +307,8 @@ func (p *program) groups() *cobra.Command {
 	c := p.withQuery(&cobra.Command{
 		Use:   "groups [QUERY]",
 		Short: "Show error groups: messages that failed with the same error, those with the most kept messages first",
-		Long: `Show error groups: messages of a queue with the same error, once numbers, ids and times
-are taken out; or with the same reason and type where no error is known. To see a group's
+		Long: `A group has the messages of a queue with the same error, once numbers, ids and times are
+taken out; or with the same reason and type where no error is known. To see a group's
 messages: redrive messages list group:ID`,
 	}, func(ctx context.Context, client httpapi.Client, query string) error {
 		all, err := client.Groups(ctx, query)
@@ -357,10 +354,10 @@ func (p *program) ledger() *cobra.Command {
 	c := p.withClient(&cobra.Command{
 		Use:   "ledger",
 		Short: "Show, for each queue, how many messages came in and what became of them",
-		Long: `Show, for each queue, how many messages came in since the ledger began and what became of
-them: the other columns add up to IN. OFF is the difference, and should be 0. It is found
-by counting the kept messages one by one, which the service does from time to time, and at
-once with --recount. With an OFF other than 0 the exit code is 1.`,
+		Long: `The other columns add up to IN, what came in since the ledger began. OFF is the
+difference, and should be 0: with another the exit code is 1. It is found by counting the
+kept messages one by one, which the service does from time to time, and at once with
+--recount.`,
 	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
 		l, err := client.Ledger(ctx, recount)
 		if err != nil {
@@ -400,8 +397,8 @@ func (p *program) audit() *cobra.Command {
 	c := p.withClient(&cobra.Command{
 		Use:   "audit",
 		Short: "Show the audit log: who did what, newest first",
-		Long: `Show the audit log, newest first. Only administrators may. The store keeps the entries of 90
-days, at most 64 MiB; the service also logs each action when it ends.`,
+		Long: `Only administrators may. The store keeps the entries of 90 days, at most 64 MiB; the
+service also logs each action when it ends.`,
 	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
 		page, err := client.Audit(ctx, after, limit)
 		if err != nil {
@@ -433,8 +430,7 @@ func (p *program) decode() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "decode [FILE|-]",
 		Short: "Show what a body contains: base64, compression, JSON, Protobuf and more",
-		Long: `Show what a body contains, as the page does: from a file, or from standard input.
-First come the steps, each with what it found, then the text.
+		Long: `First come the steps, each with what it found, then the text.
 
 Output: table; json, everything that is known; raw, the innermost bytes as they are; hex.
 

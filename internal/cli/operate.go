@@ -504,10 +504,10 @@ func (p *program) opsWatch() *cobra.Command {
 	c := p.withOperation(&cobra.Command{
 		Use:   "watch ID",
 		Short: "Watch an operation until it ends; Ctrl-C stops only the watching",
-		Long: `Watch an operation until it ends: a progress bar on a terminal, elsewhere one line of JSON
-per second on standard error. Ctrl-C stops the watching, not the operation. The exit code
-tells how the operation ended. With --settled a replay is watched until it is no longer counted what
-fails again: a minute, or its --canary-wait, after all is sent, a day at most.`,
+		Long: `It shows a progress bar on a terminal, elsewhere one line of JSON per second on standard
+error. The exit code says how the operation ended. With --settled a replay is watched
+until it is no longer counted what fails again: a minute, or its --canary-wait, after all
+is sent, a day at most.`,
 	}, func(ctx context.Context, client httpapi.Client, id string) error {
 		op, err := client.Operation(ctx, id)
 		if err != nil {

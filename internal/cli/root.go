@@ -120,7 +120,7 @@ Data goes to standard output, everything else to standard error.
 			root.AddCommand(c)
 		}
 	}
-	return withArgs(commandGroup(root))
+	return completed(commandGroup(root))
 }
 
 // commandGroup adds commands to c, and makes it refuse any other: cobra would show the help and call that a success.
@@ -141,10 +141,13 @@ func commandGroup(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// withArgs makes each command without Args take the arguments that its usage shows.
-func withArgs(c *cobra.Command) *cobra.Command {
+// completed has the help of each command begin with what it does in short, and makes those without Args take the
+// arguments that their usage shows.
+func completed(c *cobra.Command) *cobra.Command {
 	for _, below := range c.Commands() {
-		withArgs(below)
+		if completed(below); below.Long != "" && !strings.HasPrefix(below.Long, below.Short) {
+			below.Long = below.Short + ".\n\n" + below.Long
+		}
 	}
 	_, usage, _ := strings.Cut(c.Use, " ")
 	usage, _, _ = strings.Cut(usage, "--")

@@ -27,11 +27,10 @@ func (p *program) rulesTry() *cobra.Command {
 	c := p.withQuery(&cobra.Command{
 		Use:   "try [QUERY]",
 		Short: "Show what the rules of a config file would have decided",
-		Long: `Show what the rules of a config file would have decided about the messages that a query
-finds; without a query, about all that wait or are parked. It changes nothing: each rule
-is asked about the latest failure of each message, as if it had just happened; and retention
-counts what it would discard now, groups with a note included. The messages
-come from the service as redrive export has them, so the audit log has an entry.`,
+		Long: `It asks each rule about the latest failure of each message that the query finds, as if it
+had just happened; without a query, of all that wait or are parked. Retention counts what
+it would discard now, groups with a note included. Nothing is changed. The messages come
+from the service as redrive export has them, so the audit log has an entry.`,
 		Example: `  redrive rules try --config new.yaml
   redrive rules try --config new.yaml 'queue:orders.* state:parked'`,
 	}, func(ctx context.Context, client httpapi.Client, query string) error {

@@ -41,19 +41,18 @@ func (p *program) serve() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the service",
-		Long: `Run the service until SIGINT or SIGTERM; it then finishes the messages in flight,
-within ten seconds. Without --config everything has its default: RabbitMQ on this
-machine, every queue that dead-letters to the exchange "redrive", eight attempts, data in
-./redrive-data.
+		Long: `It runs until SIGINT or SIGTERM, and then finishes the messages in flight, within ten
+seconds. Without --config everything has its default: RabbitMQ on this machine, every
+queue that dead-letters to the exchange "redrive", eight attempts, data in ./redrive-data.
 
-After SIGHUP, or a change of the file, its policies are in force. A file with a mistake
-is refused, and the old policies stay in force.
+After SIGHUP, or a change of the file, its policies are in force. A file with a mistake is
+refused, and the old policies stay in force.
 
 Secrets come from the environment or a file, never from an argument:
-REDRIVE_BROKER_URL, REDRIVE_BROKER_PASSWORD, REDRIVE_MANAGEMENT_URL,
-REDRIVE_REDIS_URL, REDRIVE_REDIS_PASSWORD, or each with _FILE for the
-path of a file with the value. Every other key of the file that is in no list has a variable
-too: store.disk is REDRIVE_STORE_DISK, and policies is REDRIVE_POLICIES, with YAML.`,
+REDRIVE_BROKER_URL, REDRIVE_BROKER_PASSWORD, REDRIVE_MANAGEMENT_URL, REDRIVE_REDIS_URL,
+REDRIVE_REDIS_PASSWORD, or each with _FILE for the path of a file with the value. Every
+other key of the file that is in no list has a variable too: store.disk is
+REDRIVE_STORE_DISK, and policies is REDRIVE_POLICIES, with YAML.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return p.runService(c.Context(), load, profiles)
 		},
@@ -146,8 +145,8 @@ func (p *program) check() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Check a config file and show the delays of its policies",
-		Long: `Check a config file, and the files that it names, and show the delays of its policies. It
-reports all mistakes at once. Environment variables count as they do for serve.`,
+		Long: `It checks the files that the config file names, too, and reports all mistakes at once.
+Environment variables count as they do for serve.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, err := config.Load(args[0], p.getenv)
 			if err != nil {
@@ -228,10 +227,10 @@ func (p *program) demo() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the service at work on an example shop",
-		Long: `Show the service at work on a RabbitMQ: three queues, a consumer whose upstream goes
-down and recovers, and one message that no consumer can process. At the end it stops
-everything it started, deletes its queues (redrive-demo.*) and accounts for every
-message. With REDRIVE_DEMO_MANAGEMENT_URL the service uses RabbitMQ's management API.`,
+		Long: `The shop has three queues on a RabbitMQ, a consumer whose upstream goes down and recovers,
+and one message that no consumer can process. At the end the demo stops everything it
+started, deletes its queues (redrive-demo.*) and accounts for every message. With
+REDRIVE_DEMO_MANAGEMENT_URL the service uses RabbitMQ's management API.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if length < 0 || length > 0 && length < 10*time.Second {
 				return fmt.Errorf("--for %s is too short: the story takes at least 10s: %w", length, errUsage)
@@ -272,19 +271,18 @@ func (p *program) simulate() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "simulate --policy FILE",
 		Short: "Show what a policy does when the upstream of its consumers is down",
-		Long: `Show the load on an upstream that is down for a while, and the time to recover: with
-messages requeued at once, with a fixed delay, with the backoff of a policy, and with that
-policy's breaker and rate as well. Nothing is sent: the
-policy and the throttle of the service run on a virtual clock. The same flags give the
-same numbers.
+		Long: `It shows the load on the upstream, and the time to recover: with messages requeued at
+once, with a fixed delay, with the backoff of a policy, and with that policy's breaker and
+rate as well. Nothing is sent: the policy and the throttle of the service run on a virtual
+clock. The same flags give the same numbers.
 
 Messages are published at --rate. Consumers call the upstream once per delivery, at most
 --consumers times per second. While it is down all calls fail; for --limp after that a
 falling share of them. It serves --capacity calls per second; calls beyond that fail and
 cost nothing, or --refusing of a served call, which keeps many a real upstream down.
 
-Retries are all calls but the first of each message, which no policy can avoid.
-New messages are served again when for a minute 99 % of them are served at their first
+Retries are all calls but the first of each message, which no policy can avoid. New
+messages are served again when for a minute 99 % of them are served at their first
 delivery. The backlog is drained when a thousandth of the outage's messages is left.
 
 Output: table; json, everything; csv, load and backlog over time. --svg writes a plot.`,

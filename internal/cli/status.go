@@ -29,9 +29,7 @@ func (p *program) status() *cobra.Command {
 	c := p.withClient(&cobra.Command{
 		Use:   "status",
 		Short: "Show the service: connection, and per queue the waiting, retried and parked messages",
-		Long: `Show the service: connection, and per queue the waiting, retried and parked messages.
-
---alive is for health checks of containers: it shows nothing, needs no sign-in, and exits
+		Long: `--alive is for health checks of containers: it shows nothing, needs no sign-in, and exits
 with 0 when the service answers, ready or not, and with 7 when none does. With https:// on
 this machine it does not verify the certificate.`,
 	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
@@ -136,8 +134,8 @@ func (p *program) messagesTail() *cobra.Command {
 	c := p.withQuery(&cobra.Command{
 		Use:   "tail [QUERY]",
 		Short: "Show messages as they fail, until Ctrl-C",
-		Long: `Show messages as they fail, until Ctrl-C: those that are waiting or parked within a second
-after. It searches only when the service reports a failure.`,
+		Long: `It shows those that are waiting or parked within a second after. It searches only when the
+service reports a failure.`,
 		Example: "  redrive messages tail 'queue:orders.*' -o jsonl",
 	}, func(ctx context.Context, client httpapi.Client, query string) error {
 		if _, err := client.Messages(ctx, query, "", 1); err != nil { // a query that makes no sense
@@ -283,8 +281,7 @@ func (p *program) notify() *cobra.Command {
 	return commandGroup(&cobra.Command{
 		Use:   "notify",
 		Short: "Try the notifications",
-		Long: `Try the notifications. The config file has their routes, under notify:
-see docs/how-to/notifications.md.`,
+		Long:  "The config file has their routes, under notify: see docs/how-to/notifications.md.",
 	}, p.notifyTest())
 }
 
@@ -300,9 +297,8 @@ func (p *program) notifyTest() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "test [ROUTE]",
 		Short: "Send a test message by each route, or by one, and show the result",
-		Long: `Send a test message by each route of the config file, or by one, and show the result. The
-message says that it is a test. It is sent from this machine, whatever the route's events,
-queues and quiet hours; no service has to run.
+		Long: `The message says that it is a test. It is sent from this machine, whatever the route's
+events, queues and quiet hours; no service has to run.
 
 Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or no route.`,
 		Example: "  redrive notify test --config redrive.yaml\n  redrive notify test pager --event intake_stopped " +

@@ -25,22 +25,19 @@ func (p *program) store() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "store",
 		Short: "Check and salvage a data folder, while no service uses it",
-		Long: `Check and salvage a data folder (store.disk), while no service uses it.
-
-A service refuses a folder that lacks synced data, and one that it cannot open. A block
-that cannot be read costs the messages in it, and the service continues: the block is read
-as empty, counts are rebuilt at the next start, and the table is kept in the folder
-"damaged" until you remove it.`,
+		Long: `A service refuses a folder (store.disk) that lacks synced data, and one that it cannot
+open. A block that cannot be read costs the messages in it, and the service continues: the
+block is read as empty, counts are rebuilt at the next start, and the table is kept in the
+folder "damaged" until you remove it.`,
 	}
 	return commandGroup(c, p.storeCheck(), p.storeSalvage(), p.storeAcceptLoss())
 }
 
 func (p *program) storeCheck() *cobra.Command {
 	return &cobra.Command{
-		Use:   "check DIR",
-		Short: "Read a whole data folder, and report what is missing or cannot be read",
-		Long: "Read a whole data folder, and report what is missing or cannot be read: the exit code is\nthen 5. " +
-			"Stop the service first.",
+		Use:     "check DIR",
+		Short:   "Read a whole data folder, and report what is missing or cannot be read",
+		Long:    "If something is, the exit code is 5. Stop the service first.",
 		Example: "  redrive store check /var/lib/redrive",
 		RunE: func(c *cobra.Command, args []string) error {
 			found, err := server.CheckStore(c.Context(), args[0], p.logger(config.Log{Level: slog.LevelError}))
@@ -80,13 +77,12 @@ func (p *program) storeSalvage() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "salvage DIR --to DIR",
 		Short: "Save everything that can be read in a damaged data folder to a new one",
-		Long: `Save everything that can be read in a damaged data folder to a new one. Nothing is removed
-from the old one. The new ledger starts with the saved messages; the history of retried
-messages is not saved.
+		Long: `Nothing is removed from the old one. The new ledger starts with the saved messages; the
+history of retried messages is not saved.
 
-If the database itself cannot be opened, or lacks synced data, the command searches each of
-its files for messages. Some of these may have been retried or discarded already, and are
-retried again, with the same x-redrive-id.
+If the database itself cannot be opened, or lacks synced data, the command searches each
+of its files for messages. Some of these may have been retried or discarded already, and
+are retried again, with the same x-redrive-id.
 
 Stop the service first, and then set store.disk to the new folder. The exit code is 3 when
 something could not be read.`,
@@ -120,9 +116,8 @@ func (p *program) storeAcceptLoss() *cobra.Command {
 	return &cobra.Command{
 		Use:   "accept-loss DIR",
 		Short: "Use a data folder without its missing data",
-		Long: `Use a data folder without its missing data. A service refuses a folder that lacks synced
-data: after this command it starts with what is there. Messages that redrive store salvage
-could have saved are removed then.`,
+		Long: `A service refuses a folder that lacks synced data: after this command it starts with what
+is there. Messages that redrive store salvage could have saved are removed then.`,
 		Example: "  redrive store accept-loss /var/lib/redrive",
 		RunE: func(_ *cobra.Command, args []string) error {
 			lost, err := server.AcceptLoss(args[0], p.logger(config.Log{Level: slog.LevelError}))
@@ -144,14 +139,14 @@ func (p *program) snapshot() *cobra.Command {
 	c := p.withClient(&cobra.Command{
 		Use:   "snapshot DIR",
 		Short: "Copy the data folder of the running service",
-		Long: `The running service writes a copy of its data folder (store.disk), as it is at one moment,
-to DIR on the service's machine: the absolute path of a folder that does not exist or is
-empty. The service continues meanwhile. Administrators only.
+		Long: `The service writes its data folder (store.disk), as it is at one moment, to DIR on its own
+machine: the absolute path of a folder that does not exist or is empty. It continues
+meanwhile. Administrators only.
 
 DIR is then a data folder by itself: waiting, parked and discarded messages, the ledger,
-history, pauses, operations, tokens, audit log. The config is not in it. On the
-same file system DIR shares files with the data folder until the service replaces its
-own: copy DIR to another disk or machine. See docs/how-to/backup.md for how to restore it.`,
+history, pauses, operations, tokens, audit log. The config is not in it. On the same file
+system DIR shares files with the data folder until the service replaces its own: copy DIR
+to another disk or machine. See docs/how-to/backup.md for how to restore it.`,
 		Example: "  redrive snapshot /var/backups/redrive-2026-11-22\n  redrive store check " +
 			"/var/backups/redrive-2026-11-22",
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
@@ -175,9 +170,8 @@ func (p *program) export() *cobra.Command {
 	c := p.withQuery(&cobra.Command{
 		Use:   "export [QUERY]",
 		Short: "Write messages with their bodies as lines of JSON, which import takes",
-		Long: `Write messages as lines of JSON to standard output, each with everything that is known
-about it, its body byte for byte. It changes none of them. --csv leaves the bodies out,
-and turns formulas into text.`,
+		Long: `Each line has everything that is known about a message, its body byte for byte. The
+messages are not changed. --csv leaves the bodies out, and turns formulas into text.`,
 		Example: "  redrive export 'queue:orders state:parked' > orders.jsonl",
 	}, func(ctx context.Context, client httpapi.Client, query string) error {
 		format, safe := "jsonl", harmless
@@ -211,14 +205,13 @@ func (p *program) importing() *cobra.Command {
 	c := p.withClient(&cobra.Command{
 		Use:   "import FILE|-",
 		Short: "Park the messages of an export: new messages that name the old ones",
-		Long: `Park the messages of an export: new messages, with ids of their own, that name the
-originals. A message that was imported before is skipped, so you can repeat an import that
-was interrupted. So is one that still waits or is parked here, unless you say --even-if-kept:
-a replay of both would send it twice. A file is checked as a whole before the first message
-is stored; of standard input (-) the messages before an invalid line are stored.
+		Long: `A message that was imported before is skipped, so you can repeat an import that was
+interrupted. So is one that still waits or is parked here, unless you say --even-if-kept: a
+replay of both would send it twice. A file is checked as a whole before the first message is
+stored; of standard input (-) the messages before an invalid line are stored.
 
---as-is keeps the messages as they are in the export, with their ids, attempts and times, to
-move them to another store: what was waiting is retried when it is due. Only an
+--as-is keeps the messages as they are in the export, with their ids, attempts and times,
+to move them to another store: what was waiting is retried when it is due. Only an
 administrator may, and the service of the old store must not run any more.`,
 		Example: `  redrive import orders.jsonl
   redrive import --as-is --dry-run all.jsonl`,

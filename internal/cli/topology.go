@@ -31,16 +31,16 @@ func (p *program) topology() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "topology",
 		Short: "Print the exchanges and queues of a way to wait, as RabbitMQ definitions",
-		Long: `Print the exchanges and queues of a way to wait, as RabbitMQ definitions for
-` + "`rabbitmqctl import_definitions`" + ` or POST /api/definitions. The work queue must
-exist.
+		Long: `They are for ` + "`" + `rabbitmqctl import_definitions` + "`" + ` or POST /api/definitions. The work queue
+must exist.
 
-fixed needs no other code: RabbitMQ alone retries rejected messages. The others are for the
-Go library, when its user may not declare (Config.Verify).
+fixed needs no other code: RabbitMQ alone retries rejected messages. The others are for
+the Go library, when its user may not declare (Config.Verify).
 
 With --name the delay queue has that name and is of the one work queue: consumers in any
-language that publish to it themselves need no other change. For several levels, run it for
-each. Delete a queue of that name first, when it is empty: importing keeps what is there.`,
+language that publish to it themselves need no other change. For several levels, run it
+for each. Delete a queue of that name first, when it is empty: importing keeps what is
+there.`,
 		Example: `  redrive topology fixed --queue work-queue --delay 60s --name work-queue-retry-60
   redrive topology levels --queue work-queue --levels 4s --name work-queue-retry-4`,
 	}
@@ -128,9 +128,9 @@ func (p *program) topologyFixed() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "fixed --queue QUEUE --delay 60s",
 		Short: "Retry rejected messages with RabbitMQ alone: no code, any language",
-		Long: `Retry rejected messages with RabbitMQ alone, after the same delay each time: a RabbitMQ
-policy dead-letters the work queue to a queue with a TTL, which dead-letters to the work
-queue. A message whose work queue no longer exists goes to the queue redrive.parked.
+		Long: `The delay is the same each time: a RabbitMQ policy dead-letters the work queue to a queue
+with a TTL, which dead-letters to the work queue. A message whose work queue no longer
+exists goes to the queue redrive.parked.
 
 RabbitMQ applies one policy to a queue at a time. If there is one already, use --apply,
 which keeps its keys: it shows what it will set, and sets it through the management API.
@@ -194,19 +194,19 @@ func (p *program) move() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "move QUEUE --to NEWNAME",
 		Short: "Give a queue a new name, without its x-dead-letter-exchange, with its messages",
-		Long: `Give a queue a new name, without its x-dead-letter-exchange, which RabbitMQ cannot change:
-a new queue gets its other arguments, the policy in force (dead-lettering to Redrive), its
-bindings and its messages, and then the old queue is deleted. Each step is shown first.
+		Long: `RabbitMQ cannot change an x-dead-letter-exchange: a new queue gets the other arguments,
+the policy in force (dead-lettering to Redrive), the bindings and the messages, and then
+the old queue is deleted. Each step is shown first.
 
-If the old queue has consumers, the command stops after it has declared the new one. Deploy
-consumers of the new name (they may consume both), and run the same command again: it
-continues. Run it again after Ctrl-C or a crash, too. No message is lost; after a crash or
-a lost connection at most 32 are duplicated. What waits in queues that dead-letter to the old
-one by its name, such as a retry queue, is waited for and moved, too.
+If the old queue has consumers, the command stops after it has declared the new one.
+Deploy consumers of the new name (they may consume both), and run the same command again:
+it continues. Run it again after Ctrl-C or a crash, too. No message is lost; after a crash
+or a lost connection at most 32 are duplicated. What waits in queues that dead-letter to
+the old one by its name, such as a retry queue, is waited for and moved, too.
 
 The user needs the tag policymaker, and over AMQP: configure, write and read on both
-queues and on redrive.*, read on the exchanges they are bound to, and from RabbitMQ 4.3 any
-right on the queues that dead-letter to the old one.`,
+queues and on redrive.*, read on the exchanges they are bound to, and from RabbitMQ 4.3
+any right on the queues that dead-letter to the old one.`,
 		Example: `  redrive move orders --to orders.v2 --dry-run
   redrive move orders --to orders.v2 --type quorum`,
 	}
@@ -280,10 +280,9 @@ func (p *program) permissions() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "permissions",
 		Short: "Print the least permissions in RabbitMQ that the service and consumers need",
-		Long: `Print the least permissions in RabbitMQ that the service and consumers need, as commands
-of rabbitmqctl. They are for the queues of the config's policies, or of --queue. Redrive's
-tests run its service with exactly these. Nothing is changed. Permissions are per virtual
-host: --vhost names it, served or not.
+		Long: `The commands of rabbitmqctl that it prints are for the queues of the config's policies, or
+of --queue. Redrive's tests run its service with exactly these. Nothing is changed.
+Permissions are per virtual host: --vhost names it, served or not.
 
 definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		Example: `  redrive permissions --config redrive.yaml
@@ -426,12 +425,11 @@ func (p *program) token() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "token",
 		Short: "Create, list and revoke tokens for programs",
-		Long: `Create, list and revoke tokens, with which programs sign in: in the header
-"Authorization: Bearer …", or for this command line in REDRIVE_TOKEN or
-REDRIVE_TOKEN_FILE.
+		Long: `Programs sign in with them: in the header "Authorization: Bearer …", or for this command
+line in REDRIVE_TOKEN or REDRIVE_TOKEN_FILE.
 
-Only administrators may. For the first token, sign in as a user of RabbitMQ's with
-the tag administrator: REDRIVE_USER, and REDRIVE_PASSWORD or REDRIVE_PASSWORD_FILE.`,
+Only administrators may. For the first token, sign in as a user of RabbitMQ's with the tag
+administrator: REDRIVE_USER, and REDRIVE_PASSWORD or REDRIVE_PASSWORD_FILE.`,
 	}
 	return commandGroup(c, p.tokenCreate(), p.tokenList(), p.tokenRevoke())
 }
