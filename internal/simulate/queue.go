@@ -95,7 +95,7 @@ func (q *queue) step(t int) {
 	}
 	q.retryDue(t)
 	q.consume(t)
-	q.rec.tick(t, state{queued: q.work.n, waiting: q.inWait + q.due.n})
+	q.rec.tick(t, q.work.n, q.inWait+q.due.n)
 }
 
 func (q *queue) arrivals() {
@@ -259,7 +259,7 @@ func requeue(ctx context.Context, o Options, rec *record) error {
 		first := min(n, served)
 		rec.called(t, true, n, first)
 		rec.called(t, false, max(made, served, n)-n, served-first)
-		rec.tick(t, state{queued: queued})
+		rec.tick(t, queued, 0)
 	}
 	return nil
 }

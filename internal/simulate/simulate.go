@@ -10,6 +10,7 @@
 package simulate
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,10 +50,10 @@ type Options struct {
 
 // Fill sets what is 0 to its default. Call it once: it makes a negative Limp 0.
 func (o Options) Fill() Options {
-	o.Capacity = or(o.Capacity, 2*o.Rate)
-	o.Consumers = or(o.Consumers, max(25*o.Capacity, 50))
-	o.Fixed = or(o.Fixed, 30*time.Second)
-	o.Before = or(o.Before, max(o.Outage/12, 10*time.Second)).Round(tick)
+	o.Capacity = cmp.Or(o.Capacity, 2*o.Rate)
+	o.Consumers = cmp.Or(o.Consumers, max(25*o.Capacity, 50))
+	o.Fixed = cmp.Or(o.Fixed, 30*time.Second)
+	o.Before = cmp.Or(o.Before, max(o.Outage/12, 10*time.Second)).Round(tick)
 	if o.Limp == 0 {
 		o.Limp = (o.Outage / 12).Round(tick)
 	}
@@ -73,16 +74,9 @@ func (o Options) Fill() Options {
 // Brief returns the options of a simulation that is quick enough for a page: as many messages a
 // second as the policy retries, and the shorter an outage the more these are.
 func Brief(p policy.Policy, r throttle.Rules) Options {
-	rate := min(max(or(r.Rate, 10), 1), 200)
+	rate := min(max(cmp.Or(r.Rate, 10), 1), 200)
 	outage := time.Duration(30_000 / rate * float64(time.Second)).Round(time.Minute)
 	return Options{Policy: p, Rules: r, Rate: rate, Outage: min(max(outage, 3*time.Minute), time.Hour), Seed: 1}
-}
-
-func or[T float64 | time.Duration](v, otherwise T) T {
-	if v == 0 {
-		return otherwise
-	}
-	return v
 }
 
 // Validate returns an error for filled options that cannot be simulated.
@@ -230,12 +224,7 @@ type record struct {
 	// tells that more messages than arrive in a second were in the work queue.
 	firsts, firstsServed int64
 	crowded              bool
-	check                func(t int, s state) // for tests
-}
-
-type state struct {
-	queued  int // in the work queue
-	waiting int // for their next attempt
+	check                func(t, queued, waiting int) // for tests
 }
 
 func newRecord(o Options) *record {
@@ -269,18 +258,18 @@ func (r *record) changed(c throttle.Transition) {
 	}
 }
 
-// tick ends a tick.
-func (r *record) tick(t int, s state) {
+// tick ends a tick, with messages in the work queue, and waiting for their next attempt.
+func (r *record) tick(t, queued, waiting int) {
 	if r.check != nil {
-		r.check(t, s)
+		r.check(t, queued, waiting)
 	}
 	r.ticks = t + 1
-	r.Waiting = int64(s.queued + s.waiting)
+	r.Waiting = int64(queued + waiting)
 	r.Left[t/r.perBin] = r.Waiting
 	if r.ticks%ticksPerSecond == 0 {
 		r.Peak, r.second = max(r.Peak, float64(r.second)), 0
 	}
-	r.crowded = r.crowded || float64(s.queued) > r.o.Rate
+	r.crowded = r.crowded || float64(queued) > r.o.Rate
 	since := time.Duration(r.ticks)*tick - r.o.Before - r.o.Outage // the end of the outage
 	after := r.ticks - int((r.o.Before+r.o.Outage)/tick)
 	minute := after%(60*ticksPerSecond) == 0

@@ -93,9 +93,10 @@ func TestNoMessageIsLostOrMadeUp(t *testing.T) {
 		o = o.Fill()
 		for _, run := range []func(context.Context, Options, *record) error{requeue, fixedDelay, backoff, throttled} {
 			r := newRecord(o)
-			r.check = func(tick int, s state) {
-				if all := r.Served + r.Parked + int64(s.queued+s.waiting); r.Arrived != all || s.queued < 0 || s.waiting < 0 {
-					t.Fatalf("tick %d: %d arrived, and %d are served, parked, queued or waiting: %+v", tick, r.Arrived, all, s)
+			r.check = func(tick, queued, waiting int) {
+				if all := r.Served + r.Parked + int64(queued+waiting); r.Arrived != all || queued < 0 || waiting < 0 {
+					t.Fatalf("tick %d: %d arrived, and %d are served, parked, %d queued or %d waiting", tick, r.Arrived, all,
+						queued, waiting)
 				}
 			}
 			must(t, run(context.Background(), o, r))
@@ -123,7 +124,7 @@ func TestAnOpenBreakerLetsOnlyProbesThrough(t *testing.T) {
 	r := newRecord(o)
 	var before int64
 	changes := 0
-	r.check = func(tick int, _ state) {
+	r.check = func(tick, _, _ int) {
 		made, changed := r.Retries-before, len(r.Changes) > changes
 		before, changes = r.Retries, len(r.Changes)
 		if changes == 0 || !o.down(tick) {
