@@ -141,24 +141,26 @@ func play(ctx context.Context, o Options, d *display, s *shop, service *server.S
 	if !o.Terminal {
 		fmt.Fprintln(o.Out, hint)
 	}
-	drawing, stopDrawing := context.WithCancel(context.Background())
+	drawing, cancel := context.WithCancel(context.Background())
 	var drawer sync.WaitGroup
+	stopDrawing := func() {
+		cancel()
+		drawer.Wait()
+	}
+	defer stopDrawing()
 	if o.Terminal {
 		drawer.Go(func() {
-			tick := time.NewTicker(200 * time.Millisecond)
-			defer tick.Stop()
 			for drawing.Err() == nil {
 				if kept, err := service.Counts(drawing); err == nil {
 					d.draw(hint, kept)
 				}
 				select {
 				case <-drawing.Done():
-				case <-tick.C:
+				case <-time.After(200 * time.Millisecond):
 				}
 			}
 		})
 	}
-	defer func() { stopDrawing(); drawer.Wait() }()
 
 	shopping := ctx
 	if o.For > 0 {
@@ -178,7 +180,6 @@ func play(ctx context.Context, o Options, d *display, s *shop, service *server.S
 		return a.missing == 0
 	})
 	stopDrawing()
-	drawer.Wait()
 	fmt.Fprintf(o.Out, "\n%d messages published: %d succeeded, %d parked (those that no consumer can process), %d "+
 		"lost, %d duplicates\n", a.published, a.done, a.parked, a.missing, a.duplicates)
 	if a.missing > 0 || a.duplicates > 0 {
@@ -258,6 +259,10 @@ func (d *display) say(e event) {
 	switch e.kind {
 	case "goes down", "recovers":
 		d.down = e.kind == "goes down"
+	case "failed":
+		d.queues[e.queue].failed++
+	case "is retried":
+		d.queues[e.queue].retried++
 	case "succeeds":
 		d.queues[e.queue].succeeded++
 	}
@@ -272,21 +277,17 @@ func (d *display) say(e event) {
 }
 
 func (d *display) redrive(e retry.Event) {
-	d.mu.Lock()
-	c := d.queues[e.Queue]
-	if c == nil {
-		d.mu.Unlock()
+	if d.queues[e.Queue] == nil {
 		return
 	}
 	kind, text := "breaker", ""
 	switch e.Kind {
 	case retry.Failed:
-		c.failed++
+		kind = "failed" // the consumer says why
 	case retry.Waiting:
 		kind, text = "waits", fmt.Sprintf("%s before attempt %d",
 			policy.FormatDuration(e.Delay.Round(10*time.Millisecond)), e.Failures+1)
 	case retry.Retried:
-		c.retried++
 		kind, text = "is retried", fmt.Sprintf("for attempt %d", e.Failures+1)
 	case retry.Parked:
 		kind, text = "is parked", e.Why
@@ -299,7 +300,6 @@ func (d *display) redrive(e retry.Event) {
 	case retry.Closed:
 		text = "closed: " + e.Why
 	}
-	d.mu.Unlock()
 	d.say(event{kind: kind, queue: e.Queue, text: text})
 }
 
