@@ -217,12 +217,11 @@ type diagnosis struct {
 }
 
 func (d *diagnosis) paint(s doctor.Status, text string) string {
-	code := map[doctor.Status]string{doctor.OK: "32", doctor.Unknown: "36", doctor.Warning: "33",
-		doctor.Wrong: "31;1"}[s]
-	if !d.colour || code == "" {
+	if !d.colour {
 		return text
 	}
-	return "\x1b[" + code + "m" + text + "\x1b[0m"
+	return "\x1b[" + map[doctor.Status]string{doctor.OK: "32", doctor.Unknown: "36", doctor.Warning: "33",
+		doctor.Wrong: "31;1"}[s] + "m" + text + "\x1b[0m"
 }
 
 func (d *diagnosis) write(r doctor.Report) {

@@ -279,8 +279,7 @@ func yamlOf(v any) (string, error) {
 	return node.String() + "\n", nil
 }
 
-// quoting quotes texts that the library leaves bare, for it writes characters that control a terminal as they are;
-// escapes have four digits, as in JSON.
+// quoting quotes texts that the library leaves bare, for it writes characters that control a terminal as they are.
 type quoting struct{}
 
 func (q quoting) Visit(n ast.Node) ast.Visitor {
@@ -292,12 +291,7 @@ func (q quoting) Visit(n ast.Node) ast.Visitor {
 	if strings.HasPrefix(text, `"`) { // by the library
 		text, _ = strconv.Unquote(text)
 	}
-	var quoted strings.Builder
-	for _, c := range text {
-		one := strconv.Quote(string(c))
-		quoted.WriteString(strings.Replace(one[1:len(one)-1], `\x`, `\u00`, 1))
-	}
-	s.Value = `"` + quoted.String() + `"`
+	s.Value = strconv.Quote(text)
 	return q
 }
 

@@ -25,8 +25,10 @@ import (
 	"path"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -255,7 +257,7 @@ const noFiles = cobra.ShellCompDirectiveNoFileComp
 // names returns the names that begin with a word; none if the service does not answer.
 func (p *program) names(
 	c *cobra.Command, word string, ask func(context.Context, httpapi.Client) ([]string, error),
-) (some []string) {
+) []string {
 	ctx, cancel := context.WithTimeout(c.Context(), time.Second) // a person has pressed Tab
 	defer cancel()
 	client, err := p.client()
@@ -263,12 +265,9 @@ func (p *program) names(
 		return nil
 	}
 	all, _ := ask(ctx, client)
-	for _, name := range all {
-		if strings.HasPrefix(name, word) && plain(name) == name {
-			some = append(some, name)
-		}
-	}
-	return some
+	return slices.DeleteFunc(all, func(name string) bool {
+		return !strings.HasPrefix(name, word) || plain(name) != name
+	})
 }
 
 func queueNames(ctx context.Context, client httpapi.Client) (all []string, err error) {
@@ -435,13 +434,12 @@ func serveProfiles(address string, log *slog.Logger) (stop func(), err error) {
 		return nil, fmt.Errorf("--pprof: %w", err)
 	}
 	s := &http.Server{ReadHeaderTimeout: 10 * time.Second} // the default mux, where net/http/pprof registers
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	var serving sync.WaitGroup
+	serving.Go(func() {
 		if err := s.Serve(listen); !errors.Is(err, http.ErrServerClosed) {
 			log.Warn("profiles are not served any more", "error", err)
 		}
-	}()
+	})
 	log.Info("profiles are served", "url", "http://"+listen.Addr().String()+"/debug/pprof/")
-	return func() { _ = s.Close(); <-ended }, nil
+	return func() { _ = s.Close(); serving.Wait() }, nil
 }
