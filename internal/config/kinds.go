@@ -346,21 +346,12 @@ const expectedRoles = "tags of RabbitMQ's users with a role each, such as monito
 
 // roles maps tags to roles; any name may be a tag.
 var roles = kind[map[string]auth.Grant]{expectedRoles, func(v value) map[string]auth.Grant {
-	tags, _ := pairs(v.node)
-	if len(tags) == 0 {
-		v.wrong(expectedRoles)
-	}
 	all := map[string]auth.Grant{}
-	var reads []func()
-	for _, pair := range tags {
-		reads = append(reads, func() {
-			tag := value{document: v.document, node: pair.Key, path: v.path}.text("a tag")
-			var g auth.Grant
-			grant(&g).readFrom(value{document: v.document, node: pair.Value, path: v.path + "." + tag})
-			all[tag] = g
-		})
-	}
-	v.all(reads...)
+	v.eachNamed(expectedRoles, "a tag", func(tag string, _, item value) {
+		var g auth.Grant
+		grant(&g).readFrom(item)
+		all[tag] = g
+	})
 	return all
 }}
 
@@ -390,25 +381,15 @@ var workQueue = text("a queue's name").and(func(v value, name string) {
 // followed are dead-letter queues by name or pattern; names come first. A work queue that is followed
 // itself would get its own messages again and again.
 var followed = kind[[]Followed]{expectedFollowed, func(v value) (all []Followed) {
-	names, _ := pairs(v.node)
-	if len(names) == 0 {
-		v.wrong(expectedFollowed)
-	}
-	var reads []func()
 	var at []value
-	for _, pair := range names {
-		reads = append(reads, func() {
-			key := value{document: v.document, node: pair.Key, path: v.path}
-			f := Followed{Name: key.text("a queue's name or pattern")}
-			if key.queueName(f.Name); strings.Trim(f.Name, "*") == "" {
-				key.fail(".%q would follow every queue; expected names, or a pattern such as *.dlq", f.Name)
-			}
-			one := value{document: v.document, node: pair.Value, path: v.path + "." + f.Name}
-			follow(&f).readFrom(one)
-			all, at = append(all, f), append(at, one)
-		})
-	}
-	v.all(reads...)
+	v.eachNamed(expectedFollowed, "a queue's name or pattern", func(name string, key, item value) {
+		if key.queueName(name); strings.Trim(name, "*") == "" {
+			key.fail(".%q would follow every queue; expected names, or a pattern such as *.dlq", name)
+		}
+		f := Followed{Name: name}
+		follow(&f).readFrom(item)
+		all, at = append(all, f), append(at, item)
+	})
 	for i, f := range all {
 		for _, other := range all {
 			if f.Queue != "" && policy.MatchQueue(other.Name, f.Queue) {

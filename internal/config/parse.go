@@ -78,15 +78,14 @@ func notYAML(name string, data []byte, err error) *Error {
 		first, _, _ := strings.Cut(err.Error(), "\n")
 		return &Error{File: name, Line: 1, Column: 1, Msg: "not valid YAML: " + first}
 	}
-	p := y.GetToken().Position
-	e := &Error{File: name, Line: p.Line, Column: p.Column, Msg: "not valid YAML: " + y.GetMessage()}
 	for i, line := range strings.Split(string(data), "\n") {
 		indent := line[:len(line)-len(strings.TrimLeft(line, " \t"))]
 		if at := strings.Index(indent, "\t"); at >= 0 {
 			return &Error{name, i + 1, at + 1, "not valid YAML: the line is indented with a tab", "indent with spaces"}
 		}
 	}
-	return e
+	p := y.GetToken().Position
+	return &Error{File: name, Line: p.Line, Column: p.Column, Msg: "not valid YAML: " + y.GetMessage()}
 }
 
 // document reads one file. At a mistake its methods panic with an *Error, which try collects.
@@ -312,6 +311,23 @@ func (v value) each(expected string, read func(i int, item value)) {
 	var reads []func()
 	for i, item := range list.Values {
 		reads = append(reads, func() { read(i, value{document: v.document, node: item, path: v.path}) })
+	}
+	v.all(reads...)
+}
+
+// eachNamed reads a mapping with any names; what they are is for errors.
+func (v value) eachNamed(expected, what string, read func(name string, key, item value)) {
+	items, _ := pairs(v.node)
+	if len(items) == 0 {
+		v.wrong(expected)
+	}
+	var reads []func()
+	for _, pair := range items {
+		reads = append(reads, func() {
+			key := value{document: v.document, node: pair.Key, path: v.path}
+			name := key.text(what)
+			read(name, key, value{document: v.document, node: pair.Value, path: v.path + "." + name})
+		})
 	}
 	v.all(reads...)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -108,12 +109,8 @@ func (c *Config) restrictedTo(vhost string) *Config {
 		t.Notify.VHost = vhost
 	}
 	t.Adopt = slices.DeleteFunc(slices.Clone(c.Adopt), func(f Followed) bool { return !isFor(f.vhost, vhost) })
-	t.Ways = map[string]delay.Way{}
-	for _, p := range t.Policies {
-		if way, ok := c.Ways[p.Name]; ok {
-			t.Ways[p.Name] = way
-		}
-	}
+	t.Ways = maps.Clone(c.Ways)
+	maps.DeleteFunc(t.Ways, func(name string, _ delay.Way) bool { return !isFor(c.policyVHosts[name], vhost) })
 	return &t
 }
 
