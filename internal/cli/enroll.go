@@ -75,7 +75,7 @@ another x-dead-letter-exchange: see redrive move.`,
 		if err != nil {
 			return err
 		}
-		t := p.newManyQueues(&s, len(all))
+		t := &manyQueues{p: p, s: &s, changes: make([]change, len(all))}
 		for i, one := range all {
 			t.changes[i] = changeOf(one)
 			t.fail(i, one.Err)
@@ -130,7 +130,7 @@ queues that are not enrolled. Messages that wait for them are parked then.`,
 		if err != nil {
 			return err
 		}
-		t := p.newManyQueues(&s, len(found)+len(missing))
+		t := &manyQueues{p: p, s: &s, changes: make([]change, len(found)+len(missing))}
 		for i, u := range found {
 			t.changes[i] = change{Queue: u.Queue, Result: wouldSet, Policy: u.Ours.Name}
 			u.Write(t.shown())
@@ -155,7 +155,7 @@ func (p *program) disallowReplays(ctx context.Context, m *management.Client, s *
 	if err != nil {
 		return err
 	}
-	t := p.newManyQueues(s, len(found)+len(missing))
+	t := &manyQueues{p: p, s: s, changes: make([]change, len(found)+len(missing))}
 	for i, queue := range found {
 		t.changes[i] = change{Queue: queue, Result: wouldSet}
 		fmt.Fprintf(t.shown(), "queue %q: its retry exchange goes; messages that wait for it are parked\n", queue)
@@ -196,10 +196,6 @@ type manyQueues struct {
 	failed  []error
 }
 
-func (p *program) newManyQueues(s *selection, n int) *manyQueues {
-	return &manyQueues{p: p, s: s, changes: make([]change, n)}
-}
-
 // shown returns where people read what will be done.
 func (t *manyQueues) shown() io.Writer {
 	switch {
@@ -223,12 +219,12 @@ func (t *manyQueues) fail(i int, err error) {
 	}
 }
 
-// change adds the queues that are missing, asks, if anything is to be changed, and does it. question has a verb for
-// how many, done one for the queue.
+// change adds the queues that are missing, asks, if anything is to be changed, does it to each queue, unless
+// --dry-run, and shows the results. question has a verb for how many, done one for the queue.
 func (t *manyQueues) change(
 	ctx context.Context, missing []error, question, one, more string, do func(i int) error, done string,
 ) error {
-	n, change := len(t.changes), 0
+	n, changes := len(t.changes), 0
 	for i, err := range missing {
 		t.fail(n-len(missing)+i, err)
 	}
@@ -241,19 +237,14 @@ func (t *manyQueues) change(
 	}
 	for _, c := range t.changes {
 		if c.Result == wouldSet {
-			change++
+			changes++
 		}
 	}
-	if change > 0 && !t.s.dry {
-		if err := t.p.confirm(ctx, fmt.Sprintf(question, plural(change, one, more))); err != nil {
+	if changes > 0 && !t.s.dry {
+		if err := t.p.confirm(ctx, fmt.Sprintf(question, plural(changes, one, more))); err != nil {
 			return err
 		}
 	}
-	return t.end(ctx, do, done)
-}
-
-// end does it to each queue, unless --dry-run, and shows the results.
-func (t *manyQueues) end(ctx context.Context, do func(i int) error, done string) error {
 	meter := t.p.meter()
 	for i := range t.changes {
 		c := &t.changes[i]
@@ -274,9 +265,9 @@ func (t *manyQueues) end(ctx context.Context, do func(i int) error, done string)
 		}
 		if t.p.format == "table" {
 			fmt.Fprintln(t.p.out, plain(fmt.Sprintf(done, c.Queue)))
-		} else if meter.draws && len(t.changes) > 1 {
-			meter.draw(fmt.Sprintf("%s %s of %s", gauge(int64(i+1), int64(len(t.changes))), count(i+1),
-				plural(len(t.changes), "queue", "queues")))
+		} else if meter.draws && n > 1 {
+			meter.draw(fmt.Sprintf("%s %s of %s", gauge(int64(i+1), int64(n)), count(i+1),
+				plural(n, "queue", "queues")))
 		}
 	}
 	meter.end()
@@ -286,14 +277,14 @@ func (t *manyQueues) end(ctx context.Context, do func(i int) error, done string)
 			return err
 		}
 	}
-	switch n := len(t.failed); {
-	case n == 0:
+	switch failed := len(t.failed); {
+	case failed == 0:
 		return nil
-	case len(t.changes) == 1:
+	case n == 1:
 		return t.failed[0]
-	case n == len(t.changes):
+	case failed == n:
 		return exitErrorf(max(ExitError, codeOf(errors.Join(t.failed...))), "nothing was done")
 	default:
-		return exitErrorf(ExitPartly, "%d of %s unchanged", n, plural(len(t.changes), "queue", "queues"))
+		return exitErrorf(ExitPartly, "%d of %s unchanged", failed, plural(n, "queue", "queues"))
 	}
 }
