@@ -82,12 +82,10 @@ func among[T any](of map[string]T) func(s string) (T, bool) {
 	}
 }
 
-// oneOf is one of some texts.
 func oneOf(expected string, texts ...string) kind[string] {
 	return scalar(expected, func(s string) (string, bool) { return s, slices.Contains(texts, s) })
 }
 
-// matching is a text that the expression matches.
 func matching(expected, expression string) kind[string] {
 	is := regexp.MustCompile(expression)
 	return scalar(expected, func(s string) (string, bool) { return s, is.MatchString(s) })
@@ -184,7 +182,6 @@ var repeated = regexp.MustCompile(`^(\S+)\s+[x×]\s*(\d+)$`)
 
 const maxWaits = 100_000
 
-// delays is a list of waits.
 func delays(expected string) kind[[]time.Duration] {
 	return kind[[]time.Duration]{expected, func(v value) (all []time.Duration) {
 		v.each(expected, func(_ int, v value) {
@@ -430,7 +427,6 @@ var wait = kind[delay.Way]{expectedWait, func(v value) delay.Way {
 	return nil
 }}
 
-// way returns a way that was made.
 func (v value) way(way delay.Way, err error) delay.Way {
 	if err != nil {
 		v.fail(": %w", err)

@@ -296,7 +296,7 @@ func (u *upstream) serves(t int, calls float64) float64 {
 	return min(calls, able) * (1 - u.failing(t))
 }
 
-// down reports whether the upstream serves nothing at a tick.
+// down reports whether a tick is in the outage.
 func (o Options) down(t int) bool {
 	at := time.Duration(t) * tick
 	return at >= o.Before && at < o.Before+o.Outage

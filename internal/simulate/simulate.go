@@ -214,16 +214,14 @@ type Change struct {
 
 // record counts what happens, tick by tick.
 type record struct {
-	Outcome // so far
-	o       Options
-	perBin  int     // ticks
-	calls   []int64 // by bin
-	ticks   int
-	second  int64 // calls in this second
-	// firsts are the first deliveries of this minute, of which firstsServed were served; crowded
-	// tells that more messages than arrive in a second were in the work queue.
-	firsts, firstsServed int64
-	crowded              bool
+	Outcome              // so far
+	o                    Options
+	perBin               int     // ticks
+	calls                []int64 // by bin
+	ticks                int
+	second               int64                        // calls in this second
+	firsts, firstsServed int64                        // first deliveries of this minute
+	crowded              bool                         // in it the work queue had more than arrives in a second
 	check                func(t, queued, waiting int) // for tests
 }
 
@@ -234,8 +232,7 @@ func newRecord(o Options) *record {
 	return &record{Outcome: Outcome{Left: make([]int64, n)}, o: o, perBin: per, calls: make([]int64, n)}
 }
 
-// called counts n calls, of which served succeeded; first tells that they are of messages that
-// are delivered for the first time.
+// called counts n calls, of which served succeeded; first: of messages that are delivered for the first time.
 func (r *record) called(t int, first bool, n, served int) {
 	r.Served += int64(served)
 	r.second += int64(n)
