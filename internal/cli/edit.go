@@ -20,15 +20,10 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
-type editFlags struct {
-	actions.EditRequest
-	bodyFile string
-	set      []string
-	at       string
-}
-
 func (p *program) edit() *cobra.Command {
-	var e editFlags
+	var r actions.EditRequest
+	var bodyFile, at string
+	var set []string
 	c := p.withClient(&cobra.Command{
 		Use:   "edit ID",
 		Short: "Change a message's body or headers, and replay it",
@@ -44,50 +39,43 @@ With such flags it does not ask: --dry-run shows the difference and sends nothin
 		Example: `  redrive edit 0198f0a0-0000-7000-8000-000000000001
   redrive edit 0198f0a0-0000-7000-8000-000000000001 --set-header tenant=acme --remove-header debug
   jq '.total = 10' order.json | redrive edit 0198f0a0-0000-7000-8000-000000000001 --body-file -`,
-	}, func(ctx context.Context, client httpapi.Client, args []string) error {
-		e.ID = args[0]
-		return p.editMessage(ctx, client, e)
-	})
-	f := c.Flags()
-	f.StringVar(&e.bodyFile, "body-file", "", "the new body, byte for byte, from a file, or - for standard input")
-	f.StringArrayVar(&e.set, "set-header", nil, "NAME=VALUE, repeat it for several; a header keeps its type")
-	f.StringArrayVar(&e.RemoveHeaders, "remove-header", nil, "the name of a header to remove")
-	f.StringVar(&e.at, "at", "", `when it is retried: a time such as 2026-11-21T18:30:00Z, or "in 10m"; left out: now`)
-	f.StringVar(&e.Reason, "reason", "", "why, for the audit log")
-	f.BoolVar(&e.DryRun, "dry-run", false, "only show the difference")
-	c.Flags().BoolVar(&p.yes, "yes", false, "do not ask")
-	return p.withFormats(c, "table", "json", "yaml", "name")
-}
-
-func (p *program) editMessage(ctx context.Context, client httpapi.Client, e editFlags) error {
-	r := e.EditRequest
-	r.SetHeaders = map[string]string{}
-	for _, s := range e.set {
-		name, value, ok := strings.Cut(s, "=")
-		if !ok {
-			return fmt.Errorf("--set-header %q: expected NAME=VALUE: %w", s, errUsage)
+	}, func(ctx context.Context, client httpapi.Client, args []string) (err error) {
+		r.ID, r.SetHeaders = args[0], map[string]string{}
+		for _, s := range set {
+			name, value, ok := strings.Cut(s, "=")
+			if !ok {
+				return fmt.Errorf("--set-header %q: expected NAME=VALUE: %w", s, errUsage)
+			}
+			r.SetHeaders[name] = value
 		}
-		r.SetHeaders[name] = value
-	}
-	var err error
-	if r.At, err = parseWhen(e.at); err != nil {
-		return err
-	}
-	if e.bodyFile != "" {
-		body, err := readBody(p.in, []string{e.bodyFile})
+		if r.At, err = parseWhen(at); err != nil {
+			return err
+		}
+		if bodyFile != "" {
+			body, err := readBody(p.in, []string{bodyFile})
+			if err != nil {
+				return err
+			}
+			r.Body = &body
+		}
+		if r.Body == nil && len(set) == 0 && len(r.RemoveHeaders) == 0 {
+			return p.editByHand(ctx, client, r)
+		}
+		would, err := p.difference(ctx, client, r)
 		if err != nil {
 			return err
 		}
-		r.Body = &body
-	}
-	if r.Body == nil && len(e.set) == 0 && len(e.RemoveHeaders) == 0 {
-		return p.editByHand(ctx, client, r)
-	}
-	would, err := p.difference(ctx, client, r)
-	if err != nil {
-		return err
-	}
-	return p.send(ctx, client, r, would)
+		return p.send(ctx, client, r, would)
+	})
+	f := c.Flags()
+	f.StringVar(&bodyFile, "body-file", "", "the new body, byte for byte, from a file, or - for standard input")
+	f.StringArrayVar(&set, "set-header", nil, "NAME=VALUE, repeat it for several; a header keeps its type")
+	f.StringArrayVar(&r.RemoveHeaders, "remove-header", nil, "the name of a header to remove")
+	f.StringVar(&at, "at", "", `when it is retried: a time such as 2026-11-21T18:30:00Z, or "in 10m"; left out: now`)
+	f.StringVar(&r.Reason, "reason", "", "why, for the audit log")
+	f.BoolVar(&r.DryRun, "dry-run", false, "only show the difference")
+	f.BoolVar(&p.yes, "yes", false, "do not ask")
+	return p.withFormats(c, "table", "json", "yaml", "name")
 }
 
 func (p *program) difference(
