@@ -447,8 +447,20 @@ func (p *program) opsShow() *cobra.Command {
 			return err
 		}
 		whole := operationShown{Operation: op, Outcomes: []actions.Outcome{}, After: after}
-		if err := whole.fetch(ctx, client, limit, problems); err != nil {
-			return err
+		if limit <= 0 {
+			limit = math.MaxInt
+		}
+		for more := true; more; more = whole.After != "" && len(whole.Outcomes) < limit {
+			page, err := client.Outcomes(ctx, op.ID, whole.After, min(limit-len(whole.Outcomes), maxOnAPage))
+			if err != nil {
+				return err
+			}
+			whole.After = page.After
+			for _, o := range page.Outcomes {
+				if !problems || o.Outcome != actions.Done {
+					whole.Outcomes = append(whole.Outcomes, o)
+				}
+			}
 		}
 		err = list(p, whole, whole.Outcomes, func(o actions.Outcome) string { return o.ID }, whole.table)
 		if err == nil {
@@ -466,27 +478,6 @@ type operationShown struct {
 	operations.Operation
 	Outcomes []actions.Outcome `json:"outcomes"`
 	After    string            `json:"after,omitempty"`
-}
-
-// fetch adds the outcomes after After: at most limit, or all if that is 0.
-func (s *operationShown) fetch(ctx context.Context, client httpapi.Client, limit int, problems bool) error {
-	if limit <= 0 {
-		limit = math.MaxInt
-	}
-	for {
-		page, err := client.Outcomes(ctx, s.ID, s.After, min(limit-len(s.Outcomes), maxOnAPage))
-		if err != nil {
-			return err
-		}
-		for _, o := range page.Outcomes {
-			if !problems || o.Outcome != "done" {
-				s.Outcomes = append(s.Outcomes, o)
-			}
-		}
-		if s.After = page.After; page.After == "" || len(s.Outcomes) >= limit {
-			return nil
-		}
-	}
 }
 
 func (s *operationShown) table(w io.Writer) {
