@@ -9,7 +9,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -25,8 +24,6 @@ import (
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
 )
-
-func slogTo(w *brokertest.Output) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
 
 // An error whose remedy is known has it apart from its text, for a log or a page that shows
 // them separately.
@@ -73,13 +70,20 @@ func TestZeroValuesAreErrors(t *testing.T) {
 		"Consumer.Wait: ":                 consumer(func(k *redrive.Consumer) { k.Wait = redrive.Levels(-1) }),
 		"Consumer.Policy: ":               consumer(func(k *redrive.Consumer) { k.Policy = policy.Policy{} }),
 		"Consumer.Handler is nil":         consumer(func(k *redrive.Consumer) { k.Handler = nil }),
-		"are both set":                    consumer(func(k *redrive.Consumer) { k.Batch = redrive.Batch{Size: 2, Handler: allSucceed} }),
-		"Consumer.Batch.Size is 0":        consumer(func(k *redrive.Consumer) { k.Handler, k.Batch.Handler = nil, allSucceed }),
-		"Consumer.Batch.Handler is nil":   consumer(func(k *redrive.Consumer) { k.Batch.Size = 2 }),
-		"wrap Batch.Handler yourself": consumer(func(k *redrive.Consumer) {
-			k.Handler, k.Batch, k.Middleware = nil, redrive.Batch{Size: 2, Handler: allSucceed}, make([]redrive.Middleware, 1)
+		"are both set": consumer(func(k *redrive.Consumer) {
+			k.Batch = redrive.Batch{Size: 2, Handler: allSucceed}
 		}),
-		"Consumer.Middleware[0] is nil": consumer(func(k *redrive.Consumer) { k.Middleware = make([]redrive.Middleware, 1) }),
+		"Consumer.Batch.Size is 0": consumer(func(k *redrive.Consumer) {
+			k.Handler, k.Batch.Handler = nil, allSucceed
+		}),
+		"Consumer.Batch.Handler is nil": consumer(func(k *redrive.Consumer) { k.Batch.Size = 2 }),
+		"wrap Batch.Handler yourself": consumer(func(k *redrive.Consumer) {
+			k.Handler, k.Batch, k.Middleware = nil, redrive.Batch{Size: 2, Handler: allSucceed},
+				make([]redrive.Middleware, 1)
+		}),
+		"Consumer.Middleware[0] is nil": consumer(func(k *redrive.Consumer) {
+			k.Middleware = make([]redrive.Middleware, 1)
+		}),
 		"Consumer.Middleware[0] returned a nil Handler": consumer(func(k *redrive.Consumer) {
 			k.Middleware = []redrive.Middleware{func(redrive.Handler) redrive.Handler { return nil }}
 		}),
@@ -104,7 +108,8 @@ func TestZeroValuesAreErrors(t *testing.T) {
 	if l := (redrive.Way{}).Limits(); l.Name != "" {
 		t.Errorf("the zero Way has limits: %+v", l)
 	}
-	if redrive.Park(nil).Error() == "" || redrive.RetryAfter(nil, 0).Error() == "" || (&redrive.PanicError{}).Error() == "" {
+	if redrive.Park(nil).Error() == "" || redrive.RetryAfter(nil, 0).Error() == "" ||
+		(&redrive.PanicError{}).Error() == "" {
 		t.Error("an error without a text")
 	}
 }
@@ -113,11 +118,13 @@ func TestZeroValuesAreErrors(t *testing.T) {
 func TestErrorsCanBeAsserted(t *testing.T) {
 	handler := func(err error) error { return fmt.Errorf("order 7: %w", err) }
 	var park *redrive.ParkError
-	if err := handler(redrive.Park(errDown)); !errors.As(err, &park) || park.Err != errDown || !errors.Is(err, errDown) {
+	if err := handler(redrive.Park(errDown)); !errors.As(err, &park) || park.Err != errDown ||
+		!errors.Is(err, errDown) {
 		t.Errorf("Park: %v", err)
 	}
 	var after *redrive.RetryAfterError
-	if err := handler(redrive.RetryAfter(errDown, time.Minute)); !errors.As(err, &after) || after.Delay != time.Minute || !errors.Is(err, errDown) {
+	if err := handler(redrive.RetryAfter(errDown, time.Minute)); !errors.As(err, &after) ||
+		after.Delay != time.Minute || !errors.Is(err, errDown) {
 		t.Errorf("RetryAfter: %v", err)
 	}
 	if !errors.Is(handler(redrive.ErrDiscard), redrive.ErrDiscard) {
@@ -180,17 +187,19 @@ func TestAConsumerByTLS(t *testing.T) {
 		cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
 		must(t, ca.Issue(authority.Leaf{User: user}, cert, key))
 		byFiles, byConfig := config(t, v, fast(3)), config(t, v, fast(3))
-		byFiles.URLs[0] = v.SecureURL("", "", url.Values{"auth_mechanism": {"external"}, "certfile": {cert}, "keyfile": {key}})
+		byFiles.URLs[0] = v.SecureURL("", "", url.Values{"auth_mechanism": {"external"}, "certfile": {cert},
+			"keyfile": {key}})
 		bare, _, _ := strings.Cut(v.SecureURL("", "", nil), "?")
 		byConfig.URLs[0] = bare + "?auth_mechanism=external"
 		pem, err := os.ReadFile(ca.CAFile())
 		must(t, err)
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(pem)
-		byConfig.AMQP.TLSClientConfig = &tls.Config{RootCAs: roots, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(cert, key)
-			return &pair, err
-		}}
+		byConfig.AMQP.TLSClientConfig = &tls.Config{RootCAs: roots,
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				pair, err := tls.LoadX509KeyPair(cert, key)
+				return &pair, err
+			}}
 		for _, c := range []setup{byFiles, byConfig} {
 			seen := make(chan int, 10)
 			stop := consume(t, c, func(_ context.Context, m *redrive.Message) error {
@@ -219,7 +228,8 @@ func TestContradictingTLSSettingsAreRefused(t *testing.T) {
 		"amqps://h1/,amqp://h2/":           "Config.AMQP.TLSClientConfig needs every URL",
 		"amqps://h/?auth_mechanism=nobody": "expected plain, amqplain or external",
 	} {
-		_, err := redrive.NewClient(t.Context(), redrive.Config{URLs: []string{at}, AMQP: amqp.Config{TLSClientConfig: &tls.Config{}}})
+		_, err := redrive.NewClient(t.Context(), redrive.Config{URLs: []string{at},
+			AMQP: amqp.Config{TLSClientConfig: &tls.Config{}}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", at, err, want)
 		}

@@ -26,37 +26,48 @@ import (
 
 func nothing(context.Context, *redrive.Message) error { return nil }
 
+func fails(context.Context, *redrive.Message) error { return errDown }
+
+func failsOnce(_ context.Context, m *redrive.Message) error {
+	if m.Attempt == 1 {
+		return errDown
+	}
+	return nil
+}
+
 // Consume says at once what a person must correct, in words that name it.
 func TestConsumeReportsWhatIsMissing(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		user := "consumer-" + v.Name[len(v.Name)-8:]
 		v.User(user, "pw")
+		all := [3]string{".*", ".*", ".*"}
 		for _, c := range []struct {
-			name                   string
-			configure, write, read string
-			prepare                func()
-			change                 func(*setup)
-			want                   string
+			name   string
+			rights [3]string
+			change func(*setup)
+			want   string
 		}{
-			{"no queue", ".*", ".*", ".*", func() {}, nil, "declare the work queue first"},
-			{"no queue with native", ".*", ".*", ".*", func() {}, func(c *setup) { c.Wait = redrive.Service() }, `queue "orders"`},
-			{"wrong password", ".*", ".*", ".*", func() {}, func(c *setup) { c.URLs[0] = v.URLAs(user, "wrong") }, "wrong user or password"},
-			{"no virtual host", ".*", ".*", ".*", func() {}, func(c *setup) { c.URLs[0] = strings.Replace(v.URL(), v.Name, "nowhere", 1) }, "the virtual host does not exist"},
-			{"nothing is there to verify", "^$", ".*", ".*", func() { v.Queue("orders", amqp.Table{"x-queue-type": "quorum"}) },
-				func(c *setup) { c.Wait, c.Verify = redrive.Levels(7*time.Second), true }, `exchange "redrive.delay.7s"`},
-			{"no right to declare", "^$", ".*", ".*", func() {}, nil, "set Config.Verify"},
-			{"no right to consume", ".*", ".*", "^redrive.*$", func() {}, nil, `consuming queue "orders"`},
+			{"no queue", all, nil, "declare the work queue first"},
+			{"no queue with native", all, func(c *setup) { c.Wait = redrive.Service() }, `queue "orders"`},
+			{"wrong password", all, func(c *setup) { c.URLs[0] = v.URLAs(user, "wrong") }, "wrong user or password"},
+			{"no virtual host", all, func(c *setup) { c.URLs[0] = strings.Replace(v.URL(), v.Name, "nowhere", 1) },
+				"the virtual host does not exist"},
+			{"nothing is there to verify", [3]string{"^$", ".*", ".*"}, func(c *setup) {
+				v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+				c.Wait, c.Verify = redrive.Levels(7*time.Second), true
+			}, `exchange "redrive.delay.7s"`},
+			{"no right to declare", [3]string{"^$", ".*", ".*"}, nil, "set Config.Verify"},
+			{"no right to consume", [3]string{".*", ".*", "^redrive.*$"}, nil, `consuming queue "orders"`},
 		} {
-			v.Grant(user, c.configure, c.write, c.read)
-			c.prepare()
+			v.Grant(user, c.rights[0], c.rights[1], c.rights[2])
 			cfg := config(t, v, fast(2))
-			cfg.URLs[0] = v.URLAs(user, "pw")
+			cfg.URLs[0], cfg.Handler = v.URLAs(user, "pw"), nothing
 			if c.change != nil {
 				c.change(&cfg)
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-			cfg.Handler = nothing
-			if err := redrive.Consume(ctx, cfg.Config, cfg.Consumer); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "pw@") {
+			err := redrive.Consume(ctx, cfg.Config, cfg.Consumer)
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "pw@") {
 				t.Errorf("%s: %v, want %q in it", c.name, err, c.want)
 			}
 			cancel()
@@ -67,19 +78,19 @@ func TestConsumeReportsWhatIsMissing(t *testing.T) {
 // A user without the permission to configure consumes what others have declared.
 func TestVerify(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-		var seen outcomes
-		cfg := config(t, v, fast(3))
+		cfg := orders(t, v, fast(3))
 		settler(t, cfg)
 		user := "consumer-" + v.Name[len(v.Name)-8:]
 		v.User(user, "pw")
 		v.Grant(user, "^$", "^redrive\\..*$", "^orders$")
-		cfg.URLs[0], cfg.Verify, cfg.Metrics = v.URLAs(user, "pw"), true, seen.metrics()
-		consume(t, cfg, func(context.Context, *redrive.Message) error { return errDown })
+		cfg.URLs[0], cfg.Verify = v.URLAs(user, "pw"), true
+		consume(t, cfg, fails)
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("7")})
-		brokertest.Eventually(t, "it is parked", func() bool { return seen.count(redrive.Retried) == 2 && seen.count(redrive.Parked) == 1 })
+		cfg.seen.await(t, redrive.Retried, 2)
+		cfg.seen.await(t, redrive.Parked, 1)
 	})
-	err := redrive.Consume(t.Context(), redrive.Config{URLs: []string{"amqp://localhost"}, Verify: true}, redrive.Consumer{Queue: "q", Policy: fast(2), Wait: redrive.Dynamic(), Handler: nothing})
+	err := redrive.Consume(t.Context(), redrive.Config{URLs: []string{"amqp://localhost"}, Verify: true},
+		redrive.Consumer{Queue: "q", Policy: fast(2), Wait: redrive.Dynamic(), Handler: nothing})
 	if err == nil || !strings.Contains(err.Error(), "Config.Verify") {
 		t.Errorf("a way that declares as it goes, with Verify: %v", err)
 	}
@@ -88,13 +99,11 @@ func TestVerify(t *testing.T) {
 // Of a cluster one node serves as well as another.
 func TestAConsumerOfACluster(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-		var seen outcomes
-		cfg := config(t, v, fast(2))
-		cfg.URLs, cfg.Metrics = append(cfg.URLs, brokertest.NewProxy(t, v).URL), seen.metrics()
-		consume(t, cfg, func(context.Context, *redrive.Message) error { return errDown })
+		cfg := orders(t, v, fast(2))
+		cfg.URLs = append(cfg.URLs, brokertest.NewProxy(t, v).URL)
+		consume(t, cfg, fails)
 		v.Publish("", "orders", amqp.Publishing{})
-		brokertest.Eventually(t, "it is parked", func() bool { return seen.count(redrive.Parked) == 1 })
+		cfg.seen.await(t, redrive.Parked, 1)
 	})
 	_, err := redrive.NewClient(t.Context(), redrive.Config{URLs: []string{"amqp://h1/a", "amqp://h2/b"}})
 	if err == nil || !strings.Contains(err.Error(), `Config.URLs has the virtual host "a" at h1 and "b" at h2`) {
@@ -106,18 +115,17 @@ func TestAConsumerOfACluster(t *testing.T) {
 // and holds up no one.
 func TestAMessageThatCannotBePublishedStaysInItsQueue(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-		var seen outcomes
-		var log brokertest.Output
-		cfg := config(t, v, fast(2))
-		cfg.Metrics, cfg.Log = seen.metrics(), slogTo(&log)
-		stop := consume(t, cfg, func(_ context.Context, m *redrive.Message) error { return errDown })
-		v.Publish("", "orders", amqp.Publishing{Body: []byte("large"), Headers: amqp.Table{"h": strings.Repeat("x", 131072-100)}})
+		cfg := orders(t, v, fast(2))
+		stop := consume(t, cfg, fails)
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("large"), Headers: amqp.Table{"h": strings.Repeat("x",
+			131072-100)}})
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("small")})
-		brokertest.Eventually(t, "the other is parked", func() bool { return seen.count(redrive.Parked) == 1 && seen.count(redrive.Unsettled) == 1 })
+		cfg.seen.await(t, redrive.Parked, 1)
+		cfg.seen.await(t, redrive.Unsettled, 1)
 		must(t, stop())
-		if n := strings.Count(log.String(), "neither for its retry nor to redrive.parked"); n != 1 || strings.Contains(log.String(), "xxxx") {
-			t.Errorf("said %d times: %.2000s", n, log.String())
+		if n := strings.Count(cfg.said.String(), "neither for its retry nor to redrive.parked"); n != 1 ||
+			strings.Contains(cfg.said.String(), "xxxx") {
+			t.Errorf("said %d times: %.2000s", n, cfg.said.String())
 		}
 		brokertest.Eventually(t, "it is in its queue", func() bool { return v.Depth("orders") == 1 })
 	})
@@ -126,28 +134,29 @@ func TestAMessageThatCannotBePublishedStaysInItsQueue(t *testing.T) {
 // An outage is said once, and its end; nothing is lost meanwhile.
 func TestAnOutageOfTheDelayQueueIsLoggedOnce(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		const n = 20
-		var seen outcomes
-		var log brokertest.Output
 		var tried atomic.Int64
-		cfg := config(t, v, fast(2))
+		cfg := orders(t, v, fast(2))
 		settler(t, cfg) // declares what Verify will find
-		cfg.Verify, cfg.Metrics, cfg.Log, cfg.Concurrency, cfg.Prefetch = true, seen.metrics(), slogTo(&log), n, n
+		cfg.Verify, cfg.Concurrency, cfg.Prefetch = true, n, n
 		exchange := wire.ExchangeParked
-		stop := consume(t, cfg, func(context.Context, *redrive.Message) error { tried.Add(1); return redrive.Park(errDown) })
+		stop := consume(t, cfg, func(context.Context, *redrive.Message) error {
+			tried.Add(1)
+			return redrive.Park(errDown)
+		})
 		must(t, v.Channel().QueueUnbind(wire.QueueParked, "", exchange, nil))
 		for range n {
 			v.Publish("", "orders", amqp.Publishing{Body: []byte("7")})
 		}
 		brokertest.Eventually(t, "it is said", func() bool {
-			return tried.Load() == n && strings.Contains(log.String(), "failed messages cannot be published")
+			return tried.Load() == n && strings.Contains(cfg.said.String(), "failed messages cannot be published")
 		})
 		must(t, v.Channel().QueueBind(wire.QueueParked, "", exchange, false, nil))
-		brokertest.Eventually(t, "all are parked", func() bool { return seen.count(redrive.Parked) == n })
+		cfg.seen.await(t, redrive.Parked, n)
 		must(t, stop())
 		for _, line := range []string{"failed messages cannot be published", "publishing failed messages works again"} {
-			expect.Equal(t, strings.Count(log.String(), line), 1, "%q is said … times: %s", line, log.String())
+			expect.Equal(t, strings.Count(cfg.said.String(), line), 1, "%q is said … times: %s", line,
+				cfg.said.String())
 		}
 	})
 }
@@ -155,15 +164,12 @@ func TestAnOutageOfTheDelayQueueIsLoggedOnce(t *testing.T) {
 // A lost connection is one warning, however many messages were under way.
 func TestALostConnectionIsLoggedOnce(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		const n = 20
 		proxy := brokertest.NewProxy(t, v)
-		var seen outcomes
-		var log brokertest.Output
 		var begun atomic.Int64
-		cfg := config(t, v, fast(2))
+		cfg := orders(t, v, fast(2))
 		cfg.URLs[0] = proxy.URL
-		cfg.Metrics, cfg.Log, cfg.Concurrency, cfg.Prefetch = seen.metrics(), slogTo(&log), n, n
+		cfg.Concurrency, cfg.Prefetch = n, n
 		lost := make(chan struct{})
 		stop := consume(t, cfg, func(context.Context, *redrive.Message) error {
 			switch i := begun.Add(1); {
@@ -181,18 +187,18 @@ func TestALostConnectionIsLoggedOnce(t *testing.T) {
 		}
 		brokertest.Eventually(t, "all are under way", func() bool { return begun.Load() == n })
 		proxy.Cut()
-		brokertest.Eventually(t, "the connection is lost", func() bool { return seen.losses() > 0 })
+		brokertest.Eventually(t, "the connection is lost", func() bool { return cfg.seen.losses() > 0 })
 		close(lost)
-		brokertest.Eventually(t, "all are handled again", func() bool { return seen.count(redrive.Succeeded) >= n })
+		brokertest.Eventually(t, "all are handled again", func() bool { return cfg.seen.count(redrive.Succeeded) >= n })
 		must(t, stop())
 		warnings := 0
-		for line := range strings.Lines(log.String()) {
+		for line := range strings.Lines(cfg.said.String()) {
 			if strings.Contains(line, "level=WARN") && !strings.Contains(line, "trying again until it works") {
 				warnings++
 			}
 		}
-		if warnings != 1 || !strings.Contains(log.String(), "messages=20") {
-			t.Errorf("%d warnings:\n%s", warnings, log.String())
+		if warnings != 1 || !strings.Contains(cfg.said.String(), "messages=20") {
+			t.Errorf("%d warnings:\n%s", warnings, cfg.said.String())
 		}
 	})
 }
@@ -200,21 +206,19 @@ func TestALostConnectionIsLoggedOnce(t *testing.T) {
 // A panic is logged once, with its stack, and parked with the frames of the handler alone.
 func TestAPanicIsLoggedWithItsStack(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-		var seen outcomes
-		var log brokertest.Output
-		cfg := config(t, v, fast(1))
-		cfg.Metrics, cfg.Log = seen.metrics(), slogTo(&log)
+		cfg := orders(t, v, fast(1))
 		stop := consume(t, cfg, func(context.Context, *redrive.Message) error { panic("no such order") })
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("secret")})
-		brokertest.Eventually(t, "it is parked", func() bool { return seen.count(redrive.Parked) == 1 })
+		cfg.seen.await(t, redrive.Parked, 1)
 		_ = stop()
 		why, _ := v.ConsumeMany(wire.QueueParked).Next().Headers[wire.HeaderError].(string)
-		if first, _, _ := strings.Cut(strings.TrimPrefix(why, "panic: no such order\n"), "\n"); !strings.HasPrefix(first,
+		if first, _, _ := strings.Cut(strings.TrimPrefix(why, "panic: no such order\n"),
+			"\n"); !strings.HasPrefix(first,
 			"github.com/redrive-mq/redrive_test.TestAPanicIsLogged") || strings.Contains(why, "redrive-mq/redrive.") {
 			t.Errorf("it is parked for %s", why)
 		}
-		if s := log.String(); strings.Count(s, "a handler panicked") != 1 || !strings.Contains(s, "life_test.go") || strings.Contains(s, "secret") {
+		if s := cfg.said.String(); strings.Count(s, "a handler panicked") != 1 ||
+			!strings.Contains(s, "life_test.go") || strings.Contains(s, "secret") {
 			t.Error(s)
 		}
 	})
@@ -224,25 +228,17 @@ func TestAPanicIsLoggedWithItsStack(t *testing.T) {
 // still find it.
 func TestADeletedQueueIsConsumedAgain(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-		var seen outcomes
-		cfg := config(t, v, fast(2))
-		cfg.Metrics = seen.metrics()
-		stop := consume(t, cfg, func(_ context.Context, m *redrive.Message) error {
-			if m.Attempt == 1 {
-				return errDown
-			}
-			return nil
-		})
-		brokertest.Eventually(t, "it consumes", func() bool { return seen.connections() == 1 })
+		cfg := orders(t, v, fast(2))
+		stop := consume(t, cfg, failsOnce)
+		cfg.seen.await(t, consuming(true), 1)
 		v.Must("DELETE", "queues/"+v.Name+"/orders", nil)
 		// Declared again before this, RabbitMQ 3.10 forgets the consumers of a quorum
 		// queue and tells no client. [measured on 3.10.8]
-		brokertest.Eventually(t, "it is told", func() bool { return seen.losses() > 0 })
+		brokertest.Eventually(t, "it is told", func() bool { return cfg.seen.losses() > 0 })
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-		brokertest.Eventually(t, "it consumes again", func() bool { return seen.connections() == 2 })
+		cfg.seen.await(t, consuming(true), 2)
 		v.Publish("", "orders", amqp.Publishing{})
-		brokertest.Eventually(t, "it is handled", func() bool { return seen.count(redrive.Succeeded) == 1 })
+		cfg.seen.await(t, redrive.Succeeded, 1)
 		must(t, stop())
 	})
 }
@@ -251,13 +247,11 @@ func TestADeletedQueueIsConsumedAgain(t *testing.T) {
 // under way finishes, and a failure is published to its delay queue.
 func TestAConsumerFinishesItsMessagesBeforeItStops(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		cfg := orders(t, v, fast(1))
+		cfg.Prefetch = 20
 		for i := range 20 {
 			v.Publish("", "orders", amqp.Publishing{Body: fmt.Append(nil, i)})
 		}
-		var seen outcomes
-		cfg := config(t, v, fast(1))
-		cfg.Metrics, cfg.Prefetch = seen.metrics(), 20
 		began, end := make(chan struct{}, 20), make(chan struct{})
 		stop := consume(t, cfg, func(ctx context.Context, m *redrive.Message) error {
 			began <- struct{}{}
@@ -271,13 +265,11 @@ func TestAConsumerFinishesItsMessagesBeforeItStops(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- stop() }()
 		close(end)
-		if err := <-ended; err != nil {
-			t.Error(err)
+		must(t, <-ended)
+		if cfg.seen.losses() != cfg.seen.connections() {
+			t.Errorf("connected %d times, and not %d times", cfg.seen.connections(), cfg.seen.losses())
 		}
-		if seen.losses() != seen.connections() {
-			t.Errorf("connected %d times, and not %d times", seen.connections(), seen.losses())
-		}
-		n := seen.count(redrive.Parked)
+		n := cfg.seen.count(redrive.Parked)
 		if n == 0 || v.Depth(wire.QueueParked) != n {
 			t.Errorf("%d parked, %d in redrive.parked", n, v.Depth(wire.QueueParked))
 		}
@@ -292,8 +284,7 @@ func TestAConsumerFinishesItsMessagesBeforeItStops(t *testing.T) {
 // A handler that ignores its context does not hang Run.
 func TestAStopDoesNotWaitForAHandlerThatHangs(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-		cfg := config(t, v, fast(2))
+		cfg := orders(t, v, fast(2))
 		cfg.Shutdown, cfg.Concurrency = 50*time.Millisecond, 2
 		began, end := make(chan struct{}, 2), make(chan struct{})
 		var polite atomic.Bool
@@ -326,9 +317,8 @@ func TestAStopDoesNotWaitForAHandlerThatHangs(t *testing.T) {
 // A slow handler does not hold up the next connection.
 func TestASlowHandlerDelaysNoOther(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		proxy := brokertest.NewProxy(t, v)
-		cfg := config(t, v, fast(2))
+		cfg := orders(t, v, fast(2))
 		cfg.URLs[0], cfg.Concurrency = proxy.URL, 2
 		began, end, quick := make(chan struct{}, 3), make(chan struct{}), make(chan struct{}, 3)
 		var once sync.Once
@@ -365,30 +355,9 @@ func queues(v *brokertest.VHost, n int) (names []string) {
 	return names
 }
 
-// handled counts messages by their body.
-type handled struct {
-	mu sync.Mutex
-	n  map[string]int
-}
-
-func (h *handled) add(body string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.n == nil {
-		h.n = map[string]int{}
-	}
-	h.n[body]++
-}
-
-func (h *handled) count(body string) int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.n[body]
-}
-
 // consumeAll consumes queues with one client. Each message fails once. wait waits for all
 // consumers to end.
-func consumeAll(t *testing.T, client *redrive.Client, c setup, names []string, seen *handled) (wait func()) {
+func consumeAll(t *testing.T, client *redrive.Client, c setup, names []string, seen *counter) (wait func()) {
 	var running sync.WaitGroup
 	for _, name := range names {
 		k := c.Consumer
@@ -434,7 +403,7 @@ func TestTenConsumersTwoConnections(t *testing.T) {
 		c.AMQP.Properties = amqp.Table{"connection_name": v.Name}
 		client := connect(t, c.Config)
 		names := queues(v, 10)
-		var seen handled
+		var seen counter
 		wait := consumeAll(t, client, c, names, &seen)
 		for _, name := range names {
 			v.Publish("", name, amqp.Publishing{Body: []byte(name)})
@@ -447,7 +416,9 @@ func TestTenConsumersTwoConnections(t *testing.T) {
 			}
 			return true
 		})
-		brokertest.Eventually(t, "RabbitMQ's statistics have the connections", func() bool { return len(connections(t, v, v.Name)) >= 2 })
+		brokertest.Eventually(t, "RabbitMQ's statistics have the connections", func() bool {
+			return len(connections(t, v, v.Name)) >= 2
+		})
 		if got := connections(t, v, v.Name); len(got) != 2 || got[0] == got[1] {
 			t.Errorf("the connections are %q", got)
 		}
@@ -456,7 +427,8 @@ func TestTenConsumersTwoConnections(t *testing.T) {
 		if err := client.Consume(t.Context(), c.Consumer); err == nil {
 			t.Error("a closed client consumes")
 		}
-		if _, err := client.NewSettler(t.Context(), c.Consumer); err == nil || !strings.Contains(err.Error(), "closed") {
+		if _, err := client.NewSettler(t.Context(), c.Consumer); err == nil || !strings.Contains(err.Error(),
+			"closed") {
 			t.Errorf("a closed client makes a settler: %v", err)
 		}
 	})
@@ -468,9 +440,7 @@ func TestAConsumerThatStopsStopsNoOther(t *testing.T) {
 		names := queues(v, 3)
 		c := config(t, v, fast(3))
 		c.AMQP.Properties = amqp.Table{"connection_name": v.Name}
-		var log brokertest.Output
-		var stays, cancelled outcomes
-		c.Log = slogTo(&log)
+		var stays, cancelled counter
 		m, n := stays.metrics(), cancelled.metrics()
 		c.Metrics.Consumer = func(e redrive.ConsumerEvent) {
 			switch e.Queue {
@@ -481,9 +451,10 @@ func TestAConsumerThatStopsStopsNoOther(t *testing.T) {
 			}
 		}
 		client := connect(t, c.Config)
-		var seen handled
+		var seen counter
 		wait := consumeAll(t, client, c, []string{names[0], names[2]}, &seen)
-		brokertest.Eventually(t, "two are consumed", func() bool { return stays.connections() == 1 && cancelled.connections() == 1 })
+		stays.await(t, consuming(true), 1)
+		cancelled.await(t, consuming(true), 1)
 
 		missing := c.Consumer
 		missing.Queue, missing.Handler = "missing", nothing
@@ -502,17 +473,18 @@ func TestAConsumerThatStopsStopsNoOther(t *testing.T) {
 		expect.Err(t, client.Consume(ended, other), nil, "a consumer that is stopped")
 		v.Must("DELETE", "queues/"+v.Name+"/"+names[2], nil)
 		brokertest.Eventually(t, "RabbitMQ has cancelled one", func() bool {
-			return cancelled.losses() == 1 && strings.Contains(log.String(), "RabbitMQ cancelled the consumer")
+			return cancelled.losses() == 1 && strings.Contains(c.said.String(), "RabbitMQ cancelled the consumer")
 		})
 
 		v.Publish("", names[0], amqp.Publishing{Body: []byte("after")})
-		brokertest.Eventually(t, "the other goes on", func() bool { return seen.count("after") == 1 })
+		seen.await(t, "after", 1)
 		// Classic: consuming a quorum queue in the moment it is declared closes the connection, with 541. [3.10.8]
 		v.Queue(names[2], amqp.Table{"x-queue-type": "classic"})
 		v.Publish("", names[2], amqp.Publishing{Body: []byte("again")})
-		brokertest.Eventually(t, "a queue that is there again is consumed", func() bool { return seen.count("again") == 1 })
+		seen.await(t, "again", 1)
 		if stays.connections() != 1 || stays.losses() != 0 {
-			t.Errorf("the one that should go on began %d times, and ended %d times", stays.connections(), stays.losses())
+			t.Errorf("the one that should go on began %d times, and ended %d times", stays.connections(),
+				stays.losses())
 		}
 		client.Close()
 		wait()
@@ -527,10 +499,8 @@ func TestAClientReconnectsAllItsConsumers(t *testing.T) {
 		proxy := brokertest.NewProxy(t, v)
 		c := config(t, v, fast(3))
 		c.URLs[0] = proxy.URL
-		var again outcomes
-		c.Metrics = again.metrics()
 		client := connect(t, c.Config)
-		var seen handled
+		var seen counter
 		wait := consumeAll(t, client, c, names, &seen)
 		for cut := range 4 {
 			for _, name := range names {
@@ -548,7 +518,7 @@ func TestAClientReconnectsAllItsConsumers(t *testing.T) {
 				proxy.Cut()
 			}
 		}
-		if n := again.connections(); n < 4*len(names) {
+		if n := c.seen.connections(); n < 4*len(names) {
 			t.Errorf("consumers began %d times, of %d queues and 3 cuts", n, len(names))
 		}
 		client.Close()
@@ -585,11 +555,11 @@ func TestNewClientReturnsErrorsThatAPersonMustFix(t *testing.T) {
 // SASL, the dialer and the virtual host are those of Config.AMQP, for each connection.
 func TestTheClientsOwnAMQPConfig(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		var dialed atomic.Int32
-		c := config(t, v, fast(2))
+		c := orders(t, v, fast(2))
 		c.URLs[0] = strings.Replace(v.URLAs("stranger", "wrong"), v.Name, "nowhere", 1)
-		c.AMQP = amqp.Config{Vhost: v.Name, SASL: []amqp.Authentication{&amqp.PlainAuth{Username: "guest", Password: "guest"}},
+		c.AMQP = amqp.Config{Vhost: v.Name, SASL: []amqp.Authentication{&amqp.PlainAuth{Username: "guest",
+			Password: "guest"}},
 			Dial: func(network, addr string) (net.Conn, error) { dialed.Add(1); return net.Dial(network, addr) }}
 		came := make(chan int, 2)
 		stop := consume(t, c, func(_ context.Context, m *redrive.Message) error { came <- m.Attempt; return nil })
@@ -624,47 +594,39 @@ func consumingGoesOnAfterAReconnectDuringAnAlarm(t *testing.T, v *brokertest.VHo
 		v.Publish("", "orders", amqp.Publishing{Body: fmt.Append(nil, i)})
 	}
 	over := brokertest.Alarm(t, n)
-	var mu sync.Mutex
-	handled, retried := map[string]bool{}, 0
+	var handled counter
 	again := make(chan struct{}) // closed when it is connected again
-	var seen outcomes
-	var log brokertest.Output
 	cfg := config(t, v, fast(2))
-	cfg.Concurrency, cfg.Metrics, cfg.Log = 3, seen.metrics(), slogTo(&log)
+	cfg.Concurrency = 3
 	stop := consume(t, cfg, func(ctx context.Context, m *redrive.Message) error {
 		if string(m.Body) == "fails" {
-			if m.Attempt == 1 {
-				return errDown
+			if m.Attempt > 1 {
+				handled.add("retried")
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			retried++
-			return nil
+			return failsOnce(ctx, m)
 		}
 		select {
 		case <-again:
 		case <-ctx.Done():
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		handled[string(m.Body)] = true
+		handled.add(string(m.Body))
 		return nil
 	})
-	brokertest.Eventually(t, "the publishing connection is blocked", func() bool { return strings.Contains(log.String(), "RabbitMQ has an alarm") })
-	brokertest.Eventually(t, "the consuming connection is closed", func() bool { return closeConnection(t, v, "redrive (consumes)") })
-	brokertest.Eventually(t, "it is connected again", func() bool { return seen.connections() == 2 })
+	brokertest.Eventually(t, "the publishing connection is blocked", func() bool {
+		return strings.Contains(cfg.said.String(), "RabbitMQ has an alarm")
+	})
+	brokertest.Eventually(t, "the consuming connection is closed", func() bool {
+		return closeConnection(t, v, "redrive (consumes)")
+	})
+	cfg.seen.await(t, consuming(true), 2)
 	close(again)
-	brokertest.Eventually(t, "all that does not fail is handled, during the alarm", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(handled) == good
-	})
+	for i := range good {
+		brokertest.Eventually(t, fmt.Sprint(i, " is handled during the alarm"), func() bool {
+			return handled.count(fmt.Sprint(i)) > 0
+		})
+	}
 	over()
-	brokertest.Eventually(t, "what failed is retried", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return retried >= 2
-	})
+	brokertest.Eventually(t, "what failed is retried", func() bool { return handled.count("retried") >= 2 })
 	must(t, stop())
 }
 
@@ -680,7 +642,8 @@ func closeConnection(t *testing.T, v *brokertest.VHost, name string) (closed boo
 	must(t, v.API().Call(context.Background(), http.MethodGet, "connections", nil, &all))
 	for _, c := range all {
 		if c.Properties.Name == name {
-			closed = v.API().Call(context.Background(), http.MethodDelete, "connections/"+url.PathEscape(c.Name), nil, nil) == nil || closed
+			closed = v.API().Call(context.Background(), http.MethodDelete, "connections/"+url.PathEscape(c.Name), nil,
+				nil) == nil || closed
 		}
 	}
 	return closed
@@ -696,10 +659,8 @@ func aForwardTargetThatHangsDelaysNothingElse(t *testing.T, v *brokertest.VHost,
 	c := config(t, v, fast(2))
 	c.Concurrency = 4
 	c.Policy.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: "target"}}
-	var out outcomes
-	c.Metrics = out.metrics()
 	client := connect(t, c.Config)
-	var seen handled
+	var seen counter
 	var running sync.WaitGroup
 	ctx, cancel := context.WithCancel(context.Background())
 	defer running.Wait()
@@ -713,20 +674,18 @@ func aForwardTargetThatHangsDelaysNothingElse(t *testing.T, v *brokertest.VHost,
 			seen.add(string(m.Body))
 			return nil
 		}
-		running.Go(func() {
-			if err := client.Consume(ctx, k); err != nil {
-				t.Error(err)
-			}
-		})
+		running.Go(func() { expect.Err(t, client.Consume(ctx, k), nil, "%s", q) })
 	}
 	// Through the consumer once, so that its delay queue is known to work.
 	v.Publish("", "orders", amqp.Publishing{Body: []byte("before")})
-	brokertest.Eventually(t, "a message is retried", func() bool { return seen.count("before") == 1 })
+	seen.await(t, "before", 1)
 	v.Leader(n, "suspend", "target")
 	for range 3 {
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("stuck")})
 	}
-	brokertest.Eventually(t, "three are to be forwarded", func() bool { return out.count(redrive.Retried) == 4 && v.Depth("redrive.delay.50ms") == 0 })
+	brokertest.Eventually(t, "three are to be forwarded", func() bool {
+		return c.seen.count(redrive.Retried) == 4 && v.Depth("redrive.delay.50ms") == 0
+	})
 	for i := range 20 {
 		for _, q := range queues {
 			v.Publish("", q, amqp.Publishing{Body: fmt.Append(nil, q, i)})
@@ -742,7 +701,9 @@ func aForwardTargetThatHangsDelaysNothingElse(t *testing.T, v *brokertest.VHost,
 		}
 		return true
 	})
-	expect.Equal(t, out.count(redrive.Forwarded), 0, "are forwarded to a queue that hangs")
+	expect.Equal(t, c.seen.count(redrive.Forwarded), 0, "are forwarded to a queue that hangs")
 	v.Leader(n, "resume", "target")
-	brokertest.Eventually(t, "three are forwarded", func() bool { return out.count(redrive.Forwarded) == 3 && v.Depth("target") == 3 })
+	brokertest.Eventually(t, "three are forwarded", func() bool {
+		return c.seen.count(redrive.Forwarded) == 3 && v.Depth("target") == 3
+	})
 }

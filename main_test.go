@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -41,17 +42,31 @@ func fast(attempts int) policy.Policy {
 	return policy.Policy{Attempts: attempts, Backoff: policy.Fixed(50 * time.Millisecond)}
 }
 
-// setup is a client with one consumer.
+// setup is a client with one consumer, and what becomes of it.
 type setup struct {
 	redrive.Config
 	redrive.Consumer
+	seen *counter
+	said *brokertest.Output // in its log
 }
 
 // config of a consumer of the queue orders.
 func config(t *testing.T, v *brokertest.VHost, p policy.Policy) setup {
-	return setup{redrive.Config{URLs: []string{v.URL()}, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))},
-		redrive.Consumer{Queue: "orders", Policy: p, Wait: redrive.Levels(50*time.Millisecond, 200*time.Millisecond)}}
+	seen, said := new(counter), new(brokertest.Output)
+	return setup{
+		redrive.Config{URLs: []string{v.URL()}, Log: slogTo(io.MultiWriter(said, testWriter{t})),
+			Metrics: seen.metrics()},
+		redrive.Consumer{Queue: "orders", Policy: p, Wait: redrive.Levels(50*time.Millisecond, 200*time.Millisecond)},
+		seen, said}
 }
+
+// orders declares the queue orders too.
+func orders(t *testing.T, v *brokertest.VHost, p policy.Policy) setup {
+	v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+	return config(t, v, p)
+}
+
+func slogTo(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
 
 // testWriter logs into the test, while it lasts.
 type testWriter struct{ t *testing.T }
@@ -98,45 +113,44 @@ func settler(t *testing.T, c setup) *redrive.Settler {
 	return s
 }
 
-// outcomes counts what became of attempts, and waits for what is to become.
-type outcomes struct {
-	mu              sync.Mutex
-	n               map[redrive.Outcome]int
-	connected, lost int
+// counter counts outcomes of attempts, and what else a test tells apart.
+type counter struct {
+	mu sync.Mutex
+	n  map[any]int
 }
 
-func (o *outcomes) metrics() redrive.Metrics {
+func (c *counter) metrics() redrive.Metrics {
 	return redrive.Metrics{
-		Attempt: func(e redrive.AttemptEvent) {
-			o.mu.Lock()
-			defer o.mu.Unlock()
-			if o.n == nil {
-				o.n = map[redrive.Outcome]int{}
-			}
-			o.n[e.Outcome]++
-		},
-		Consumer: func(e redrive.ConsumerEvent) {
-			o.mu.Lock()
-			defer o.mu.Unlock()
-			if e.Consuming {
-				o.connected++
-			} else {
-				o.lost++
-			}
-		},
+		Attempt:  func(e redrive.AttemptEvent) { c.add(e.Outcome) },
+		Consumer: func(e redrive.ConsumerEvent) { c.add(consuming(e.Consuming)) },
 	}
 }
 
-func (o *outcomes) count(outcome redrive.Outcome) int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.n[outcome]
+// consuming is whether a consumer has begun to consume, or was lost.
+type consuming bool
+
+func (c *counter) connections() int { return c.count(consuming(true)) }
+func (c *counter) losses() int      { return c.count(consuming(false)) }
+
+func (c *counter) add(what any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n == nil {
+		c.n = map[any]int{}
+	}
+	c.n[what]++
 }
 
-func (o *outcomes) connections() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.connected
+func (c *counter) count(what any) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n[what]
+}
+
+// await waits until that many were counted.
+func (c *counter) await(t *testing.T, what any, n int) {
+	t.Helper()
+	brokertest.Eventually(t, fmt.Sprint(n, " ", what), func() bool { return c.count(what) == n })
 }
 
 // parked takes the next message from redrive.parked.
@@ -144,12 +158,6 @@ func parked(v *brokertest.VHost) amqp.Delivery {
 	d := v.Consume(wire.QueueParked).Next()
 	_ = d.Ack(false)
 	return d
-}
-
-func (o *outcomes) losses() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.lost
 }
 
 var must, errOf = expect.NoError, expect.ErrOf

@@ -1,6 +1,7 @@
 package redrive_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,70 +46,82 @@ func badMetrics(m redrive.Metrics) redrive.Metrics {
 // What a handler's error makes of its message; and that no code of the user's, whatever it
 // does, ends the process.
 func TestOutcomes(t *testing.T) {
-	panics := func() error { panic("no such order") }
 	list := policy.Policy{Attempts: 3, Backoff: policy.List(50*time.Millisecond, 200*time.Millisecond)}
 	discards, forwards, nowhere := fast(1), fast(1), fast(1)
 	discards.Exhausted.Action = policy.Discard
 	forwards.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: "rest"}}
-	nowhere.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{Exchange: "missing", RoutingKey: "k"}}
+	nowhere.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{Exchange: "missing",
+		RoutingKey: "k"}}
 	for _, c := range []struct {
 		name   string
 		policy policy.Policy
 		change func(*setup)
-		err    func() error // of each attempt
-		want   map[redrive.Outcome]int
-		why    string // in redrive.parked; "" when it is empty
-		last   string // the error there
+		err    func() error // of each attempt; nil: errDown
+		want   string       // outcomes
+		why    string       // in redrive.parked; "" when it is empty
+		last   string       // the error there; "": errDown's
 	}{
-		{name: "nil", policy: fast(3), err: func() error { return nil }, want: map[redrive.Outcome]int{redrive.Succeeded: 1}},
-		{name: "an error, as often as the policy allows", policy: fast(3), err: func() error { return errDown },
-			want: map[redrive.Outcome]int{redrive.Retried: 2, redrive.Parked: 1}, why: "it failed 3 times", last: "the shop is down"},
+		{name: "nil", policy: fast(3), err: func() error { return nil }, want: "succeeded"},
+		{name: "an error, as often as the policy allows", policy: fast(3), want: "retried retried parked",
+			why: "it failed 3 times"},
 		{name: "Park", policy: fast(3), err: func() error { return fmt.Errorf("order 7: %w", redrive.Park(errDown)) },
-			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: "its handler parked it", last: "order 7: the shop is down"},
-		{name: "Discard", policy: fast(3), err: func() error { return fmt.Errorf("old: %w", redrive.ErrDiscard) }, want: map[redrive.Outcome]int{redrive.Discarded: 1}},
+			want: "parked", why: "its handler parked it", last: "order 7: the shop is down"},
+		{name: "Discard", policy: fast(3), err: func() error {
+			return fmt.Errorf("old: %w", redrive.ErrDiscard)
+		}, want: "discarded"},
 		{name: "RetryAfter", policy: list, err: func() error { return redrive.RetryAfter(errDown, time.Hour) },
-			want: map[redrive.Outcome]int{redrive.Retried: 2, redrive.Parked: 1}, why: "it failed 3 times", last: "the shop is down"},
-		{name: "a panic", policy: fast(2), err: panics, want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "panic: no such order\n"},
-		{name: "an error that Retry does not take", policy: fast(3), err: func() error { return errDown },
+			want: "retried retried parked", why: "it failed 3 times"},
+		{name: "a panic", policy: fast(2), err: func() error { panic("no such order") },
+			want: "retried parked", why: "it failed 2 times", last: "panic: no such order\n"},
+		{name: "an error that Retry does not take", policy: fast(3),
 			change: func(c *setup) { c.Retry = func(err error) bool { return !errors.Is(err, errDown) } },
-			want:   map[redrive.Outcome]int{redrive.Parked: 1}, why: "does not retry its error", last: "the shop is down"},
+			want:   "parked", why: "does not retry its error"},
 		{name: "Park without an error", policy: fast(3), err: func() error { return redrive.Park(nil) },
-			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: "its handler parked it", last: "its handler parked it"},
-		{name: "RetryAfter without an error", policy: fast(2), err: func() error { return redrive.RetryAfter(nil, time.Millisecond) },
-			want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "its handler asked for another attempt in 1ms"},
+			want: "parked", why: "its handler parked it", last: "its handler parked it"},
+		{name: "RetryAfter without an error", policy: fast(2),
+			err:  func() error { return redrive.RetryAfter(nil, time.Millisecond) },
+			want: "retried parked", why: "it failed 2 times", last: "its handler asked for another attempt in 1ms"},
 		{name: "an error that is a nil pointer", policy: fast(2), err: func() error { return (*badError)(nil) },
-			want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "a *redrive_test.badError, whose Error method panics"},
-		{name: "Park with an error that panics", policy: fast(2), err: func() error { return redrive.Park(&badError{}) },
-			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: "its handler parked it", last: "a *redrive.ParkError, whose Error method panics: in Error"},
+			want: "retried parked", why: "it failed 2 times",
+			last: "a *redrive_test.badError, whose Error method panics"},
+		{name: "Park with an error that panics", policy: fast(2), err: func() error {
+			return redrive.Park(&badError{})
+		},
+			want: "parked", why: "its handler parked it",
+			last: "a *redrive.ParkError, whose Error method panics: in Error"},
 		{name: "an error whose Is panics", policy: fast(2), err: func() error { return worseError{} },
-			want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "panic: in Is\n"},
-		{name: "Retry panics", policy: fast(2), err: func() error { return errDown }, change: func(c *setup) { c.Retry = func(error) bool { panic("in Retry") } },
-			want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "panic: in Retry\n"},
-		{name: "Metrics panics", policy: fast(2), err: func() error { return errDown }, change: func(c *setup) { c.Metrics = badMetrics(c.Metrics) },
-			want: map[redrive.Outcome]int{redrive.Retried: 1, redrive.Parked: 1}, why: "it failed 2 times", last: "the shop is down"},
-		{name: "discard after the last attempt", policy: discards, err: func() error { return errDown }, want: map[redrive.Outcome]int{redrive.Discarded: 1}},
-		{name: "forward after the last attempt", policy: forwards, err: func() error { return errDown }, want: map[redrive.Outcome]int{redrive.Forwarded: 1}},
-		{name: "forward to what is missing", policy: nowhere, err: func() error { return errDown },
-			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: `cannot be forwarded to exchange "missing"`, last: "the shop is down"},
+			want: "retried parked", why: "it failed 2 times", last: "panic: in Is\n"},
+		{name: "Retry panics", policy: fast(2), change: func(c *setup) {
+			c.Retry = func(error) bool { panic("in Retry") }
+		},
+			want: "retried parked", why: "it failed 2 times", last: "panic: in Retry\n"},
+		{name: "Metrics panics", policy: fast(2), change: func(c *setup) { c.Metrics = badMetrics(c.Metrics) },
+			want: "retried parked", why: "it failed 2 times"},
+		{name: "discard after the last attempt", policy: discards, want: "discarded"},
+		{name: "forward after the last attempt", policy: forwards, want: "forwarded"},
+		{name: "forward to what is missing", policy: nowhere, want: "parked",
+			why: `cannot be forwarded to exchange "missing"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-				v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+				cfg := orders(t, v, c.policy)
 				v.Queue("rest", amqp.Table{"x-queue-type": "quorum"})
-				var seen outcomes
-				cfg := config(t, v, c.policy)
-				cfg.Metrics = seen.metrics()
 				if c.change != nil {
 					c.change(&cfg)
 				}
-				stop := consume(t, cfg, func(context.Context, *redrive.Message) error { return c.err() })
+				stop := consume(t, cfg, func(context.Context, *redrive.Message) error {
+					if c.err != nil {
+						return c.err()
+					}
+					return errDown
+				})
 				v.Publish("", "orders", amqp.Publishing{Body: []byte("7")})
-				for o, n := range c.want {
-					brokertest.Eventually(t, fmt.Sprint(n, " ", o), func() bool { return seen.count(o) == n })
+				for _, outcome := range strings.Fields(c.want) {
+					cfg.seen.await(t, redrive.Outcome(outcome), strings.Count(c.want, outcome))
 				}
 				must(t, stop())
 				expect.Equal(t, v.Depth("orders"), 0, "messages are left")
-				if c.want[redrive.Forwarded] > 0 {
+				if c.want == "forwarded" {
 					v.Consume("rest").Take("7")
 				}
 				if c.why == "" {
@@ -118,7 +131,8 @@ func TestOutcomes(t *testing.T) {
 				d := parked(v)
 				why, _ := d.Headers[wire.HeaderParkReason].(string)
 				last, _ := d.Headers[wire.HeaderError].(string)
-				if !strings.Contains(why, c.why) || !strings.HasPrefix(last, c.last) || string(d.Body) != "7" || d.Headers[wire.HeaderQueue] != "orders" {
+				if !strings.Contains(why, c.why) || !strings.HasPrefix(last, cmp.Or(c.last, errDown.Error())) ||
+					string(d.Body) != "7" || d.Headers[wire.HeaderQueue] != "orders" {
 					t.Errorf("parked for %q with error %q, body %q, headers %v", why, last, d.Body, d.Headers)
 				}
 			})
@@ -155,15 +169,21 @@ func TestTheHandlerSeesTheMessageAsItWasPublished(t *testing.T) {
 			return fmt.Errorf("failure %d", s.Attempt)
 		})
 		at := time.Now().Truncate(time.Second)
-		v.Publish("shop", "order.created", amqp.Publishing{Body: []byte("7"), MessageId: "m7", UserId: "guest", AppId: "shop", Type: "order", Priority: 3,
-			ContentType: "text/plain", ContentEncoding: "none", CorrelationId: "c", ReplyTo: "r", Timestamp: at, DeliveryMode: amqp.Persistent,
-			Headers: amqp.Table{"tenant": "a", wire.HeaderAttempt: int64(40), wire.HeaderUserID: "root", wire.HeaderExchange: "forged"}})
+		v.Publish("shop", "order.created", amqp.Publishing{Body: []byte("7"), MessageId: "m7", UserId: "guest",
+			AppId: "shop", Type: "order", Priority: 3,
+			ContentType: "text/plain", ContentEncoding: "none", CorrelationId: "c", ReplyTo: "r", Timestamp: at,
+			DeliveryMode: amqp.Persistent,
+			Headers: amqp.Table{"tenant": "a", wire.HeaderAttempt: int64(40), wire.HeaderUserID: "root",
+				wire.HeaderExchange: "forged"}})
 		var first seen
 		for attempt := 1; attempt <= 3; attempt++ {
 			s := brokertest.Receive(t, came, fmt.Sprint("attempt ", attempt))
-			if s.Attempt != attempt || s.Queue != "orders" || s.Exchange != "shop" || s.RoutingKey != "order.created" || string(s.Body) != "7" ||
-				s.MessageID != "m7" || s.UserID != "guest" || s.AppID != "shop" || s.Type != "order" || s.Priority != 3 || s.ContentType != "text/plain" ||
-				s.ContentEncoding != "none" || s.CorrelationID != "c" || s.ReplyTo != "r" || !s.Timestamp.Equal(at) || s.Headers["tenant"] != "a" || !s.deadline || s.Redelivered {
+			if s.Attempt != attempt || s.Queue != "orders" || s.Exchange != "shop" || s.RoutingKey != "order.created" ||
+				string(s.Body) != "7" ||
+				s.MessageID != "m7" || s.UserID != "guest" || s.AppID != "shop" || s.Type != "order" ||
+				s.Priority != 3 || s.ContentType != "text/plain" ||
+				s.ContentEncoding != "none" || s.CorrelationID != "c" || s.ReplyTo != "r" || !s.Timestamp.Equal(at) ||
+				s.Headers["tenant"] != "a" || !s.deadline || s.Redelivered {
 				t.Errorf("attempt %d: %+v", attempt, s)
 			}
 			if n := brokertest.Receive(t, counted, "the count of an attempt"); n != attempt {
@@ -183,7 +203,8 @@ func TestTheHandlerSeesTheMessageAsItWasPublished(t *testing.T) {
 				}
 			}
 			if s.ID == "" || s.ID != first.ID || s.FirstFailed.IsZero() || !s.FirstFailed.Equal(first.FirstFailed) ||
-				s.LastError != fmt.Sprint("failure ", attempt-1) || s.Headers["carried"] != int64(attempt-1) || s.Headers["x-death"] != nil || s.Headers[wire.HeaderID] != nil {
+				s.LastError != fmt.Sprint("failure ", attempt-1) || s.Headers["carried"] != int64(attempt-1) ||
+				s.Headers["x-death"] != nil || s.Headers[wire.HeaderID] != nil {
 				t.Errorf("attempt %d: %+v", attempt, s)
 			}
 		}
@@ -204,9 +225,11 @@ func TestADerivedMessageIsAnother(t *testing.T) {
 			return nil
 		})
 		order := wire.Message{Body: []byte("order")}
-		sent := headers.History{ID: headers.NewID(&order).String(), Failures: 1, Replays: 3, Queue: "orders"}.ApplyTo(order)
+		sent := headers.History{ID: headers.NewID(&order).String(), Failures: 1, Replays: 3,
+			Queue: "orders"}.ApplyTo(order)
 		v.Publish(wire.RetryExchange("orders"), "", amqp.Publishing{Body: order.Body, Headers: sent.Headers})
-		if m := brokertest.Receive(t, came, "the delivery itself"); m.Attempt != 2 || m.Replays != 3 || m.ID != sent.Headers[wire.HeaderID] {
+		if m := brokertest.Receive(t, came, "the delivery itself"); m.Attempt != 2 || m.Replays != 3 ||
+			m.ID != sent.Headers[wire.HeaderID] {
 			t.Errorf("the delivery itself is %+v", m)
 		}
 		ids := map[string]bool{"": true, headers.NewID(&order).String(): true}
@@ -218,7 +241,8 @@ func TestADerivedMessageIsAnother(t *testing.T) {
 			v.Publish(wire.RetryExchange("orders"), "", amqp.Publishing{Body: body, Headers: sent.Headers})
 			for attempt := 1; attempt <= 2; attempt++ {
 				m := brokertest.Receive(t, came, string(body))
-				if m.Attempt != attempt || m.Replays != 0 || ids[m.ID] != (attempt == 1) || m.ID == sent.Headers[wire.HeaderID] {
+				if m.Attempt != attempt || m.Replays != 0 || ids[m.ID] != (attempt == 1) ||
+					m.ID == sent.Headers[wire.HeaderID] {
 					t.Errorf("%s at attempt %d: %+v", body, attempt, m)
 				}
 				ids[m.ID] = true
@@ -230,7 +254,9 @@ func TestADerivedMessageIsAnother(t *testing.T) {
 // A shorter wish of RetryAfter is kept as the policy's own waits are: rounded up.
 func TestDecide(t *testing.T) {
 	c := redrive.Consumer{Queue: "q", Wait: redrive.Levels(time.Second, time.Minute, time.Hour),
-		Policy: policy.Policy{Attempts: 3, Backoff: policy.Fixed(30 * time.Minute)}, Retry: func(err error) bool { return !errors.Is(err, errDown) }}
+		Policy: policy.Policy{Attempts: 3, Backoff: policy.Fixed(30 * time.Minute)}, Retry: func(err error) bool {
+			return !errors.Is(err, errDown)
+		}}
 	for _, d := range []struct {
 		err     error
 		attempt int
@@ -248,7 +274,8 @@ func TestDecide(t *testing.T) {
 		{errors.New("x"), 0, redrive.Retried, time.Hour},
 		{nil, 1, redrive.Succeeded, 0},
 	} {
-		if got, err := c.Decide(&redrive.Message{Attempt: d.attempt}, d.err); err != nil || got.Outcome != d.want || got.Delay != d.delay {
+		if got, err := c.Decide(&redrive.Message{Attempt: d.attempt}, d.err); err != nil || got.Outcome != d.want ||
+			got.Delay != d.delay {
 			t.Errorf("%v at attempt %d: %+v, %v; want %s in %s", d.err, d.attempt, got, err, d.want, d.delay)
 		}
 	}
@@ -276,11 +303,8 @@ func TestHeadersThatAMQPCannotCarryAreLeftOut(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-				v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 				came := make(chan amqp.Table, 10)
-				var log brokertest.Output
-				cfg := config(t, v, fast(3))
-				cfg.Log = slogTo(&log)
+				cfg := orders(t, v, fast(3))
 				consume(t, cfg, func(_ context.Context, m *redrive.Message) error {
 					if m.Attempt == 1 {
 						c.set(m.Headers)
@@ -289,12 +313,15 @@ func TestHeadersThatAMQPCannotCarryAreLeftOut(t *testing.T) {
 					came <- m.Headers
 					return nil
 				})
-				v.Publish("", "orders", amqp.Publishing{Headers: amqp.Table{"tenant": "a", "nested": amqp.Table{"n": int64(1)}}})
+				v.Publish("", "orders", amqp.Publishing{Headers: amqp.Table{"tenant": "a",
+					"nested": amqp.Table{"n": int64(1)}}})
 				h := brokertest.Receive(t, came, "an attempt")
-				if want := (amqp.Table{"tenant": "a", "nested": amqp.Table{"n": int64(1)}}); !reflect.DeepEqual(h, want) {
+				if want := (amqp.Table{"tenant": "a", "nested": amqp.Table{"n": int64(1)}}); !reflect.DeepEqual(h,
+					want) {
 					t.Errorf("it came again with %v, want %v", h, want)
 				}
-				if s := log.String(); strings.Count(s, "headers that a handler has set") != 1 || strings.Contains(s, "trying again") {
+				if s := cfg.said.String(); strings.Count(s, "headers that a handler has set") != 1 ||
+					strings.Contains(s, "trying again") {
 					t.Error(s)
 				}
 			})
@@ -305,14 +332,14 @@ func TestHeadersThatAMQPCannotCarryAreLeftOut(t *testing.T) {
 // Settle tells what was published and not acknowledged from what was not published.
 func TestSettleTellsUnacknowledgedFromUnsettled(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-		cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Fixed(time.Hour)})
+		cfg := orders(t, v, policy.Policy{Attempts: 3, Backoff: policy.Fixed(time.Hour)})
 		cfg.Wait = redrive.Levels(time.Hour)
 		s := settler(t, cfg)
 		for _, c := range []struct {
 			failure error
 			want    redrive.Outcome
-		}{{errDown, redrive.Unacknowledged}, {redrive.Park(errDown), redrive.Unacknowledged}, {redrive.ErrDiscard, redrive.Unsettled}, {nil, redrive.Unsettled}} {
+		}{{errDown, redrive.Unacknowledged}, {redrive.Park(errDown), redrive.Unacknowledged},
+			{redrive.ErrDiscard, redrive.Unsettled}, {nil, redrive.Unsettled}} {
 			v.Publish("", "orders", amqp.Publishing{})
 			in := v.Consume("orders")
 			d := in.Next()
@@ -341,15 +368,16 @@ func TestTheOutcomesOfABatch(t *testing.T) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		const n = 60
 		for i := range n {
-			v.Publish("", "orders", amqp.Publishing{MessageId: fmt.Sprint(i), Body: []byte([]string{"succeeds", "parks", "fails once", "discards", "panics"}[i%5])})
+			v.Publish("", "orders", amqp.Publishing{MessageId: fmt.Sprint(i),
+				Body: []byte([]string{"succeeds", "parks", "fails once", "discards", "panics"}[i%5])})
 		}
-		var seen outcomes
 		var mu sync.Mutex
 		var sizes []int
 		attempts := map[string]int{}
 		c := config(t, v, fast(6))
-		c.Metrics, c.Concurrency = seen.metrics(), 2
-		c.Batch = redrive.Batch{Size: 20, Wait: 100 * time.Millisecond, Handler: func(ctx context.Context, batch []*redrive.Message) map[*redrive.Message]error {
+		c.Concurrency = 2
+		c.Batch = redrive.Batch{Size: 20, Wait: 100 * time.Millisecond, Handler: func(
+			_ context.Context, batch []*redrive.Message) map[*redrive.Message]error {
 			mu.Lock()
 			defer mu.Unlock()
 			sizes = append(sizes, len(batch))
@@ -378,9 +406,9 @@ func TestTheOutcomesOfABatch(t *testing.T) {
 			return failed
 		}}
 		stop := consume(t, c, nil)
-		brokertest.Eventually(t, "all have ended", func() bool {
-			return seen.count(redrive.Succeeded) == 3*n/5 && seen.count(redrive.Parked) == n/5 && seen.count(redrive.Discarded) == n/5
-		})
+		c.seen.await(t, redrive.Succeeded, 3*n/5)
+		c.seen.await(t, redrive.Parked, n/5)
+		c.seen.await(t, redrive.Discarded, n/5)
 		must(t, stop())
 		if left, parked := v.Depth("orders"), v.Depth(wire.QueueParked); left != 0 || parked != n/5 {
 			t.Errorf("%d messages are left and %d parked", left, parked)
@@ -392,12 +420,13 @@ func TestTheOutcomesOfABatch(t *testing.T) {
 		if slices.Max(sizes) > 20 || !slices.Contains(sizes, 20) || len(attempts) != n {
 			t.Errorf("batches of %v, of %d messages", sizes, len(attempts))
 		}
-		total := seen.count(redrive.Succeeded) + seen.count(redrive.Parked) + seen.count(redrive.Discarded) + seen.count(redrive.Retried)
+		total := c.seen.count(redrive.Succeeded) + c.seen.count(redrive.Parked) + c.seen.count(redrive.Discarded) +
+			c.seen.count(redrive.Retried)
 		for _, s := range sizes {
 			total -= s
 		}
-		if total != 0 || seen.count(redrive.Unsettled) != 0 {
-			t.Errorf("%d outcomes more than messages in batches; %d unsettled", total, seen.count(redrive.Unsettled))
+		if total != 0 || c.seen.count(redrive.Unsettled) != 0 {
+			t.Errorf("%d outcomes more than messages in batches; %d unsettled", total, c.seen.count(redrive.Unsettled))
 		}
 	})
 }
@@ -406,12 +435,10 @@ func TestTheOutcomesOfABatch(t *testing.T) {
 // goes back.
 func TestAPartialBatchIsHandledAtTheEnd(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-		var seen outcomes
-		c := config(t, v, fast(3))
-		c.Metrics = seen.metrics()
+		c := orders(t, v, fast(3))
 		began, full := make(chan struct{}), make(chan struct{})
-		c.Batch = redrive.Batch{Size: 2, Wait: time.Hour, Handler: func(_ context.Context, batch []*redrive.Message) map[*redrive.Message]error {
+		c.Batch = redrive.Batch{Size: 2, Wait: time.Hour, Handler: func(
+			_ context.Context, batch []*redrive.Message) map[*redrive.Message]error {
 			if len(batch) == 2 {
 				close(began)
 				<-full
@@ -424,10 +451,10 @@ func TestAPartialBatchIsHandledAtTheEnd(t *testing.T) {
 		stop := consume(t, c, nil)
 		<-began
 		close(full)
-		brokertest.Eventually(t, "the full one is settled", func() bool { return seen.count(redrive.Succeeded) == 2 })
+		c.seen.await(t, redrive.Succeeded, 2)
 		brokertest.Eventually(t, "RabbitMQ has delivered the third", func() bool { return v.Depth("orders") == 0 })
 		must(t, stop())
-		expect.Equal(t, seen.count(redrive.Succeeded)+v.Depth("orders"), 3, "messages")
+		expect.Equal(t, c.seen.count(redrive.Succeeded)+v.Depth("orders"), 3, "messages")
 	})
 }
 
@@ -435,7 +462,6 @@ func TestAPartialBatchIsHandledAtTheEnd(t *testing.T) {
 // counts.
 func TestMiddleware(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		var mu sync.Mutex
 		var order []string
 		say := func(s string) {
@@ -456,12 +482,11 @@ func TestMiddleware(t *testing.T) {
 		parks := func(next redrive.Handler) redrive.Handler {
 			return func(ctx context.Context, m *redrive.Message) error { return redrive.Park(next(ctx, m)) }
 		}
-		var seen outcomes
-		c := config(t, v, fast(3))
-		c.Metrics, c.Middleware = seen.metrics(), []redrive.Middleware{named("outer"), parks, named("inner")}
+		c := orders(t, v, fast(3))
+		c.Middleware = []redrive.Middleware{named("outer"), parks, named("inner")}
 		consume(t, c, func(context.Context, *redrive.Message) error { say("handler"); return errDown })
 		v.Publish("", "orders", amqp.Publishing{})
-		brokertest.Eventually(t, "it is parked", func() bool { return seen.count(redrive.Parked) == 1 })
+		c.seen.await(t, redrive.Parked, 1)
 		if want := []string{"outer", "inner", "handler", "end of inner", "end of outer"}; !slices.Equal(order, want) {
 			t.Errorf("%q, want %q", order, want)
 		}
@@ -471,13 +496,8 @@ func TestMiddleware(t *testing.T) {
 // OnParked is called for each parked message; that it panics ends nothing, and is counted.
 func TestOnParked(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-		var log brokertest.Output
-		var seen outcomes
 		parks, results := make(chan redrive.ParkedMessage, 10), make(chan redrive.HookEvent, 10)
-		c := config(t, v, fast(2))
-		c.Log = slogTo(&log)
-		c.Metrics = seen.metrics()
+		c := orders(t, v, fast(2))
 		c.Metrics.Hook = func(e redrive.HookEvent) { results <- e }
 		c.OnParked = func(_ context.Context, m redrive.ParkedMessage) {
 			parks <- m
@@ -496,7 +516,8 @@ func TestOnParked(t *testing.T) {
 			t.Errorf("%+v", m)
 		}
 		v.Publish("", "orders", amqp.Publishing{MessageId: "m7"})
-		if m := <-parks; m.Attempt != 2 || m.Queue != "orders" || m.ID == "" || m.MessageID != "m7" || !strings.Contains(m.Reason, "it failed 2 times") || !errors.Is(m.Err, errDown) {
+		if m := <-parks; m.Attempt != 2 || m.Queue != "orders" || m.ID == "" || m.MessageID != "m7" ||
+			!strings.Contains(m.Reason, "it failed 2 times") || !errors.Is(m.Err, errDown) {
 			t.Errorf("%+v", m)
 		}
 		for _, want := range []redrive.HookResult{redrive.HookPanicked, redrive.HookReturned} {
@@ -505,7 +526,7 @@ func TestOnParked(t *testing.T) {
 			}
 		}
 		must(t, stop())
-		if s := log.String(); strings.Count(s, "Config.OnParked panicked") != 1 {
+		if s := c.said.String(); strings.Count(s, "Config.OnParked panicked") != 1 {
 			t.Error(s)
 		}
 	})
@@ -516,7 +537,8 @@ func TestQueuesThatCannotBeConsumedAreRefused(t *testing.T) {
 	to := func(queue string) func(*setup) {
 		return func(c *setup) {
 			c.Policy.Queues = []string{"ord*"} // which Validate cannot compare
-			c.Policy.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: queue}}
+			c.Policy.Exhausted = policy.Exhausted{Action: policy.Forward,
+				Destination: policy.Destination{RoutingKey: queue}}
 		}
 	}
 	for want, change := range map[string]func(*setup){
@@ -537,10 +559,8 @@ func TestQueuesThatCannotBeConsumedAreRefused(t *testing.T) {
 // RetryAfter may ask for up to MaxRetryAfter; what is more is cut, and that is logged.
 func TestARetryAfterBeyondThePolicyIsLogged(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-		var said brokertest.Output
-		cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Fixed(50 * time.Millisecond), MaxRetryAfter: 200 * time.Millisecond})
-		cfg.Log = slogTo(&said)
+		cfg := orders(t, v, policy.Policy{Attempts: 3, Backoff: policy.Fixed(50 * time.Millisecond),
+			MaxRetryAfter: 200 * time.Millisecond})
 		const told = "longer delay than the policy allows"
 		came := make(chan time.Time, 3)
 		stop := consume(t, cfg, func(_ context.Context, m *redrive.Message) error {
@@ -549,7 +569,7 @@ func TestARetryAfterBeyondThePolicyIsLogged(t *testing.T) {
 			case 1:
 				return redrive.RetryAfter(errDown, 150*time.Millisecond)
 			case 2:
-				if strings.Contains(said.String(), told) {
+				if strings.Contains(cfg.said.String(), told) {
 					t.Error("a wait that the policy allows was cut")
 				}
 				return redrive.RetryAfter(errors.New("later"), time.Hour)
@@ -566,8 +586,8 @@ func TestARetryAfterBeyondThePolicyIsLogged(t *testing.T) {
 			last = at
 		}
 		must(t, stop())
-		if !strings.Contains(said.String(), told) || !strings.Contains(said.String(), "asked=1h0m0s") {
-			t.Errorf("it said:\n%s", said.String())
+		if !strings.Contains(cfg.said.String(), told) || !strings.Contains(cfg.said.String(), "asked=1h0m0s") {
+			t.Errorf("it said:\n%s", cfg.said.String())
 		}
 	})
 }
@@ -576,7 +596,8 @@ func TestARetryAfterBeyondThePolicyIsLogged(t *testing.T) {
 // take longer than consumer_timeout: none waits unseen. One that takes longer than that
 // over one message sees in the log what happened, and what to do.
 func TestASlowHandlerAndConsumerTimeout(t *testing.T) {
-	brokertest.EachPrivate(t, "consumer_timeout = 10000\n", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+	brokertest.EachPrivate(t, "consumer_timeout = 10000\n", func(t *testing.T, v *brokertest.VHost,
+		n *rabbitnode.Node) {
 		// RabbitMQ 3 looks for what has timed out once a minute.
 		must(t, errOf(n.Eval(context.Background(), "application:set_env(rabbit, channel_tick_interval, 500).")))
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1)})
@@ -584,48 +605,35 @@ func TestASlowHandlerAndConsumerTimeout(t *testing.T) {
 		for range messages {
 			v.Publish("", "orders", amqp.Publishing{})
 		}
-		var mu sync.Mutex
-		redelivered := 0
-		var seen outcomes
-		var log brokertest.Output
-		t.Cleanup(func() {
-			if t.Failed() {
-				t.Logf("the consumer's log:\n%s", log.String())
-			}
-		})
 		cfg := config(t, v, fast(2))
-		cfg.Metrics, cfg.Log = seen.metrics(), slogTo(&log)
 		consume(t, cfg, func(ctx context.Context, m *redrive.Message) error {
-			mu.Lock()
 			if m.Redelivered {
-				redelivered++
+				cfg.seen.add("redelivered")
 			}
-			mu.Unlock()
 			if string(m.Body) != "slow" {
 				<-time.After(300 * time.Millisecond)
 				return nil
 			}
-			for ctx.Err() == nil && !strings.Contains(log.String(), "consumer_timeout") {
+			for ctx.Err() == nil && !strings.Contains(cfg.said.String(), "consumer_timeout") {
 				<-time.After(50 * time.Millisecond)
 			}
 			return nil
 		})
-		brokertest.Eventually(t, "all are handled", func() bool { return seen.count(redrive.Succeeded) == messages })
-		if mu.Lock(); redelivered > 0 || seen.connections() != 1 {
-			t.Errorf("%d messages were delivered again, over %d connections:\n%s", redelivered, seen.connections(), log.String())
-		}
-		mu.Unlock()
+		cfg.seen.await(t, redrive.Succeeded, messages)
+		expect.Equal(t, cfg.seen.count("redelivered"), 0, "messages were delivered again")
+		expect.Equal(t, cfg.seen.connections(), 1, "connections")
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("slow")})
 		said := func() bool {
-			s := log.String()
-			return strings.Contains(s, "consumer_timeout") && strings.Contains(s, "docs/how-to/library.md") && strings.Contains(s, `queue \"orders\"`)
+			s := cfg.said.String()
+			return strings.Contains(s, "consumer_timeout") && strings.Contains(s, "docs/how-to/library.md") &&
+				strings.Contains(s, `queue \"orders\"`)
 		}
 		brokertest.Eventually(t, "the log says that one took too long", func() bool {
 			// An idle queue of RabbitMQ 4.3 may miss the timeout: see test/facts.
 			v.Publish("", "orders", amqp.Publishing{})
 			return said()
 		})
-		brokertest.Eventually(t, "it is consumed again", func() bool { return seen.connections() == 2 })
+		cfg.seen.await(t, consuming(true), 2)
 	})
 }
 
@@ -646,7 +654,8 @@ func TestPrefetchesThatAreRefused(t *testing.T) {
 		{256, 0, 256, "65535 at most"},
 		{65536, 0, 65536, "65535 at most"},
 	} {
-		k := redrive.Consumer{Queue: "q", Policy: fast(2), Wait: redrive.Levels(), Concurrency: c.concurrency, Prefetch: c.prefetch, Batch: redrive.Batch{Size: c.batch}}
+		k := redrive.Consumer{Queue: "q", Policy: fast(2), Wait: redrive.Levels(), Concurrency: c.concurrency,
+			Prefetch: c.prefetch, Batch: redrive.Batch{Size: c.batch}}
 		if c.batch > 0 {
 			k.Batch.Handler = allSucceed
 		}
@@ -661,13 +670,14 @@ func TestPrefetchesThatAreRefused(t *testing.T) {
 // broker, which would ignore the arguments, is refused.
 func TestNative(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		var seen outcomes
-		cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Linear(100*time.Millisecond, 100*time.Millisecond, time.Second)})
-		cfg.Wait, cfg.Metrics = redrive.Native(), seen.metrics()
+		cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Linear(100*time.Millisecond,
+			100*time.Millisecond, time.Second)})
+		cfg.Wait = redrive.Native()
 		if !v.Since4() {
 			v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 			cfg.Handler = nothing
-			if err := redrive.Consume(t.Context(), cfg.Config, cfg.Consumer); err == nil || !strings.Contains(err.Error(), "4.3") {
+			if err := redrive.Consume(t.Context(), cfg.Config, cfg.Consumer); err == nil ||
+				!strings.Contains(err.Error(), "4.3") {
 				t.Errorf("RabbitMQ %s is taken: %v", v.Version, err)
 			}
 			return
@@ -691,7 +701,7 @@ func TestNative(t *testing.T) {
 			}
 			last = a
 		}
-		brokertest.Eventually(t, "it is parked", func() bool { return seen.count(redrive.Parked) == 1 })
+		cfg.seen.await(t, redrive.Parked, 1)
 		must(t, stop())
 		if d := parked(v); d.Headers["x-delivery-count"] != nil || d.Headers["x-redrive-attempt"] != int64(3) {
 			t.Errorf("parked with %v", d.Headers)
@@ -711,9 +721,9 @@ func TestNativeNoticesAQueueThatDoesNotDelay(t *testing.T) {
 			"not":    {"x-queue-type": "quorum", "x-delivery-limit": int64(-1)},
 		} {
 			v.Queue(queue, args)
-			var said brokertest.Output
-			cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Linear(200*time.Millisecond, 200*time.Millisecond, time.Second)})
-			cfg.Queue, cfg.Wait, cfg.Log = queue, redrive.Native(), slogTo(&said)
+			cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Linear(200*time.Millisecond,
+				200*time.Millisecond, time.Second)})
+			cfg.Queue, cfg.Wait = queue, redrive.Native()
 			came := make(chan int, 10)
 			stop := consume(t, cfg, func(_ context.Context, m *redrive.Message) error {
 				came <- m.Attempt
@@ -727,8 +737,8 @@ func TestNativeNoticesAQueueThatDoesNotDelay(t *testing.T) {
 				brokertest.Receive(t, came, "an attempt")
 			}
 			must(t, stop())
-			expect.Equal(t, strings.Contains(said.String(), "delivered again too soon"), (queue == "not"),
-				"queue %q: it was noticed; it said:\n%s", queue, said.String())
+			expect.Equal(t, strings.Contains(cfg.said.String(), "delivered again too soon"), (queue == "not"),
+				"queue %q: it was noticed; it said:\n%s", queue, cfg.said.String())
 		}
 	})
 }
@@ -736,8 +746,7 @@ func TestNativeNoticesAQueueThatDoesNotDelay(t *testing.T) {
 // People who keep their own loop settle each delivery.
 func TestSettler(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-		cfg := config(t, v, fast(2))
+		cfg := orders(t, v, fast(2))
 		s := settler(t, cfg)
 		in := v.Consume("orders")
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("7")})

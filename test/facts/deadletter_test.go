@@ -19,8 +19,7 @@ func TestXDeathCountAfterRepublish(t *testing.T) {
 	onEach(t, func(t *testing.T, v *vhost) {
 		deadLetters(v, "work", "dead", nil)
 		work, dead := v.Consume("work"), v.Consume("dead")
-		v.Publish("", "work", amqp.Publishing{Body: []byte("m")})
-		work.Reject()
+		work.Fail("m")
 		d := dead.Take("m")
 		expect.Equal(t, deaths(t, d)[0]["count"], any(int64(1)), "first death: count")
 		if _, ok := d.Headers["x-last-death-queue"]; ok != since(v, 3, 13) {
@@ -35,8 +34,7 @@ func TestXDeathCountAfterRepublish(t *testing.T) {
 		}
 		expect.Equal(t, deaths(t, dead.Take("with x-death"))[0]["count"], any(want), "republished with its x-death: count")
 
-		v.Publish("", "work", amqp.Publishing{Body: []byte("without")})
-		work.Reject()
+		work.Fail("without")
 		expect.Equal(t, deaths(t, dead.Take("without"))[0]["count"], any(int64(1)), "republished without x-death: count")
 	})
 }
@@ -495,14 +493,12 @@ func TestOnePolicyAtATimeAndTheHigherPriorityShadows(t *testing.T) {
 
 		v.Policy("theirs", "^work$", 2, map[string]any{"max-length": 1000})
 		applies("theirs")
-		v.Publish("", "work", amqp.Publishing{Body: []byte("lost")})
-		work.Reject()
+		work.Fail("lost")
 		must(t, work.Channel.Qos(1, 0, false)) // when this is answered, so was the rejection heard
 
 		v.deletePolicy(t, "theirs")
 		applies("ours")
-		v.Publish("", "work", amqp.Publishing{Body: []byte("after")})
-		work.Reject()
+		work.Fail("after")
 		dead.Take("after")
 	})
 }

@@ -215,8 +215,7 @@ func TestFloatCountInXDeathEndsEachConsumersConnectionOn3(t *testing.T) {
 			v.Consume("intake").Take("m")
 			return
 		}
-		v.Publish("", "work", amqp.Publishing{Body: []byte("next")})
-		work.Reject()
+		work.Fail("next")
 		ended := 0
 		brokertest.Eventually(t, "what is behind it arrives", func() bool {
 			conn := v.Dial()

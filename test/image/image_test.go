@@ -289,8 +289,7 @@ policies: [{name: orders, queues: [orders], attempts: 2, backoff: {fixed: 100ms}
 	restricted(p, container)
 
 	c := v.Consume("orders")
-	v.Publish("", "orders", amqp.Publishing{Body: []byte("one")})
-	c.Reject()
+	c.Fail("one")
 	if d := c.Reject(); d.Headers[wire.HeaderAttempt] != int64(1) {
 		t.Errorf("it came back with %v", d.Headers)
 	}

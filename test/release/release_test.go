@@ -328,8 +328,7 @@ func installed(t *testing.T, deb string, v *brokertest.VHost) {
 	}
 	brokertest.Eventually(t, "the service is ready", func() bool { return strings.Contains(status(), `"ready":true`) })
 	consumer := v.Consume("orders")
-	v.Publish("", "orders", amqp.Publishing{Body: []byte("one")})
-	consumer.Reject()
+	consumer.Fail("one")
 	if d := consumer.Reject(); d.Headers[wire.HeaderAttempt] != int64(1) {
 		t.Errorf("it came again with %v", d.Headers)
 	}

@@ -55,8 +55,7 @@ func TestAPausedQueueRetriesNothingUntilItIsResumed(t *testing.T) {
 			body := fmt.Sprint(i)
 			want = append(want, body)
 			v.Publish("", "orders", amqp.Publishing{Body: []byte(body)})
-			v.Publish("", "mail", amqp.Publishing{Body: []byte(body)})
-			reject(t, orders.Next())
+			orders.Fail(body)
 			reject(t, mail.Next())
 		}
 		slices.Sort(want)
@@ -67,8 +66,7 @@ func TestAPausedQueueRetriesNothingUntilItIsResumed(t *testing.T) {
 		orders.Nothing()
 		must(t, s.Stop())
 		s = managed(t, v, threeAttempts, data)
-		v.Publish("", "mail", amqp.Publishing{Body: []byte("after a restart")})
-		reject(t, mail.Next())
+		mail.Fail("after a restart")
 		mail.Take("after a restart")
 		orders.Nothing()
 		if q := s.kept(t, "orders"); q.Waiting != 20 || q.Pause == nil || q.Pause.Reason != "the database is down" {
@@ -219,8 +217,7 @@ func TestAPlanSaysWhereANewFailureIsNotSeen(t *testing.T) {
 		v.Queue("mail", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "mail.dlq"})
 		s := adopting(t, v, v.Management)
 		c := v.ConsumeMany("mail")
-		v.Publish("", "mail", amqp.Publishing{Body: []byte("1")})
-		reject(t, c.Next())
+		c.Fail("1")
 		brokertest.Eventually(t, "it is dead-lettered", func() bool { return v.Depth("mail.dlq") == 1 })
 		if op := s.adopt(t, operations.PlanRequest{From: "mail.dlq"}); op.Done != 1 {
 			t.Fatalf("adopted: %+v", op)
@@ -253,8 +250,7 @@ func TestACanaryReplaysTheFirstMessagesAlone(t *testing.T) {
 		s := managed(t, v, oneAttempt, t.TempDir())
 		orders := v.ConsumeMany("orders")
 		for range 10 {
-			v.Publish("", "orders", amqp.Publishing{Body: []byte("x")})
-			reject(t, orders.Next())
+			orders.Fail("x")
 		}
 		s.WaitParked(t, 10)
 		p, err := s.Client.Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders"})
@@ -280,8 +276,7 @@ func TestAReplayTellsWhatFailedAgain(t *testing.T) {
 		s := managed(t, v, oneAttempt, data)
 		orders := v.ConsumeMany("orders")
 		for i := range 10 {
-			v.Publish("", "orders", amqp.Publishing{Body: fmt.Append(nil, i)})
-			reject(t, orders.Next())
+			orders.Fail(fmt.Sprint(i))
 		}
 		s.WaitParked(t, 10)
 		p, err := s.Client.Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders"})
@@ -495,9 +490,7 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		}
 		expect.Equal(t, v.Depth(wire.QueueParked), 0, "are in RabbitMQ still")
 		// A policy names its queue exactly, so it may be retried there.
-		if n := s.Replay(t, "queue:orders"); n != 1 {
-			t.Fatalf("replayed %d", n)
-		}
+		expect.Equal(t, s.Replay(t, "queue:orders"), 1, "were replayed")
 		if d := v.ConsumeMany("orders").Next(); string(d.Body) != "body of orders" || d.RoutingKey != "order.eu" || d.Headers["mine"] != int32(7) || d.Headers[wire.HeaderParkReason] != nil {
 			t.Errorf("%q came back with %q, headers %v", d.Body, d.RoutingKey, d.Headers)
 		}
@@ -508,9 +501,7 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		if p := s.WaitParked(t, 1)[0]; p.Queue != "other" || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], "that is not proven") {
 			t.Errorf("parked as %+v", p)
 		}
-		if n := s.Replay(t, "queue:other"); n != 1 {
-			t.Fatalf("replayed %d", n)
-		}
+		expect.Equal(t, s.Replay(t, "queue:other"), 1, "were replayed")
 		brokertest.Eventually(t, "it is parked again", func() bool {
 			all := s.Parked(t)
 			return len(all) == 1 && strings.Contains(all[0].ParkedFor, "not enrolled")
@@ -525,9 +516,7 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		v.Publish(wire.ExchangeParked, "", amqp.Publishing{Headers: odd})
 		v.Publish(wire.ExchangeParked, "", amqp.Publishing{Headers: amqp.Table{wire.HeaderQueue: "redrive.intake", wire.HeaderReason: strings.Repeat("x", 70_000), wire.HeaderParkReason: strings.Repeat("y", 50_000)}})
 		s.WaitParked(t, 4)
-		if n := s.Replay(t, "queue:redrive.intake"); n != 1 {
-			t.Fatalf("replayed %d", n)
-		}
+		expect.Equal(t, s.Replay(t, "queue:redrive.intake"), 1, "were replayed")
 		brokertest.Eventually(t, "our own queue is no work queue", func() bool {
 			for _, p := range s.Parked(t) {
 				if strings.Contains(p.ParkedFor, `no policy allows the queue "redrive.intake"`) {
@@ -570,9 +559,7 @@ func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 		}
 		deadLettered(v, "orders", "classic")
 		fail("two") // and the queue is bound again
-		if d := v.ConsumeMany("orders").Next(); string(d.Body) != "two" {
-			t.Errorf("%q came back", d.Body)
-		}
+		v.ConsumeMany("orders").Take("two")
 		s.Replay(t, "queue:orders")
 		brokertest.Eventually(t, "the first is on its way", func() bool { return len(s.Parked(t)) == 0 })
 	})
@@ -648,8 +635,7 @@ func TestRetryExchangesOfDeletedQueuesAreRemoved(t *testing.T) {
 				for _, q := range all {
 					deadLettered(v, q, "classic")
 					in := v.ConsumeMany(q)
-					v.Publish("", q, amqp.Publishing{Body: []byte("x")})
-					reject(t, in.Next())
+					in.Fail("x")
 					if q != "waits" {
 						must(t, in.Next().Ack(false))
 					}
@@ -709,11 +695,7 @@ func TestAMissingBindingIsDeclaredAgain(t *testing.T) {
 			reject(t, d)
 		}
 		for range n {
-			if d := c.Next(); d.Headers[wire.HeaderAttempt] != int64(1) {
-				t.Errorf("one came back with headers %v", d.Headers)
-			} else if err := d.Ack(false); err != nil {
-				t.Fatal(err)
-			}
+			expect.Equal(t, c.Ack().Headers[wire.HeaderAttempt], any(int64(1)), "came back with attempt")
 		}
 		if p := s.Parked(t); len(p) != 0 {
 			t.Errorf("parked: %+v", p)

@@ -40,9 +40,7 @@ func mallory(t *testing.T, v *brokertest.VHost, kind string) (user string, secre
 	v.Publish("", "secret", amqp.Publishing{Body: []byte("theirs")})
 	secret = v.ConsumeMany("secret")
 	reject(t, secret.Next())
-	if d := secret.Next(); string(d.Body) != "theirs" {
-		t.Fatalf("%q came", d.Body)
-	}
+	secret.Take("theirs")
 	return user, secret
 }
 
@@ -227,9 +225,7 @@ func TestANameThatIsNotUTF8IsParkedWithItsBytes(t *testing.T) {
 		v.Publish("", "work", amqp.Publishing{Body: []byte("after")})
 		work := v.ConsumeMany("work")
 		reject(t, work.Next())
-		if d := work.Next(); string(d.Body) != "after" {
-			t.Errorf("%q came back", d.Body)
-		}
+		work.Take("after")
 		for _, problem := range s.Problems() {
 			t.Errorf("problem: %s", problem)
 		}
@@ -282,9 +278,7 @@ func TestReportsForInventedNamesDelayNoRetry(t *testing.T) {
 			t.Fatal("RabbitMQ refused a report")
 		}
 		reject(t, work.Next())
-		if d := work.Next(); string(d.Body) != "honest" {
-			t.Errorf("%q came back", d.Body)
-		}
+		work.Take("honest")
 		for nameless := 0; nameless < invented-named; {
 			if e := s.wait(t, retry.Parked); e.Queue == "" {
 				nameless++

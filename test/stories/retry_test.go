@@ -116,9 +116,7 @@ func TestAFailedMessageIsRetriedAndParkedAtTheEnd(t *testing.T) {
 					t.Errorf("parked as %+v", p)
 				}
 				c.Nothing()
-				if n := s.Replay(t, "id:"+id); n != 1 {
-					t.Fatalf("replayed %d", n)
-				}
+				expect.Equal(t, s.Replay(t, "id:"+id), 1, "were replayed")
 				if d := c.Ack(); d.Headers[wire.HeaderID] != id || d.Headers[wire.HeaderAttempt] != int64(0) || d.Headers[wire.HeaderReplays] != int64(1) ||
 					d.Headers[wire.HeaderUserID] != "guest" {
 					t.Errorf("replayed with headers %v", d.Headers)
@@ -445,9 +443,7 @@ func TestAReportWaitsWhileConsentIsUnknown(t *testing.T) {
 				way.end(c)
 				s = run(t, c)
 			}
-			if d := v.ConsumeMany(queue).Next(); d.Headers[wire.HeaderAttempt] != int64(1) {
-				t.Errorf("it came back with attempt %v", d.Headers[wire.HeaderAttempt])
-			}
+			expect.Equal(t, v.ConsumeMany(queue).Next().Headers[wire.HeaderAttempt], any(int64(1)), "came back with attempt")
 			s.ready(t)
 			must(t, s.Stop())
 			tag("")
@@ -493,11 +489,7 @@ func TestDeletedExchangesAndQueuesAreDeclaredAgain(t *testing.T) {
 			t.Helper()
 			v.Publish("", "work", amqp.Publishing{})
 			reject(t, work.Next())
-			if d := work.Next(); d.Headers[wire.HeaderAttempt] != int64(1) {
-				t.Errorf("it came back with %v", d.Headers)
-			} else if err := d.Ack(false); err != nil {
-				t.Fatal(err)
-			}
+			expect.Equal(t, work.Ack().Headers[wire.HeaderAttempt], any(int64(1)), "came back with attempt")
 		}
 		comesBack()
 		for _, deleted := range []string{"exchange " + wire.ExchangeDeadLetters, "exchange " + wire.ExchangeFailures, "exchange " + wire.ExchangeQuarantine,

@@ -51,9 +51,7 @@ func TestTheServiceOnRedis(t *testing.T) {
 			if again := s.WaitParked(t, 1)[0]; again.ID != parked.ID || again.Attempt != 3 {
 				t.Errorf("after the restart it is %+v, was %+v", again, parked)
 			}
-			if n := s.Replay(t, "id:"+parked.ID); n != 1 {
-				t.Fatalf("replayed %d", n)
-			}
+			expect.Equal(t, s.Replay(t, "id:"+parked.ID), 1, "were replayed")
 			orders.Ack()
 			s.wait(t, retry.Retried)
 		})

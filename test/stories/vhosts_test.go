@@ -276,8 +276,7 @@ func TestAVirtualHostThatIsCreatedAgainIsServedAgain(t *testing.T) {
 		orders := first.Consume("orders")
 		for i := range 20 {
 			body := fmt.Sprint("while it is gone ", i)
-			first.Publish("", "orders", amqp.Publishing{Body: []byte(body)})
-			orders.Reject()
+			orders.Fail(body)
 			orders.Take(body)
 		}
 
@@ -291,8 +290,7 @@ func TestAVirtualHostThatIsCreatedAgainIsServedAgain(t *testing.T) {
 		if d := again.Take("before"); d.Headers[wire.HeaderAttempt] != int64(1) {
 			t.Errorf("it came with %v", d.Headers)
 		}
-		second.Publish("", "orders", amqp.Publishing{Body: []byte("after")})
-		again.Reject()
+		again.Fail("after")
 		again.Take("after")
 	})
 }
@@ -313,15 +311,13 @@ func TestAFailureOfOneVirtualHostStopsNoOther(t *testing.T) {
 		})
 		deadLettered(first, "orders", "quorum")
 		orders := first.Consume("orders")
-		first.Publish("", "orders", amqp.Publishing{Body: []byte("a")})
-		orders.Reject()
+		orders.Fail("a")
 		orders.Take("a")
 		second.Must("DELETE", "exchanges/"+second.Name+"/"+wire.ExchangeDeadLetters, nil)
 		s.ready(t)
 		deadLettered(second, "orders", "quorum")
 		there := second.Consume("orders")
-		second.Publish("", "orders", amqp.Publishing{Body: []byte("b")})
-		there.Reject()
+		there.Fail("b")
 		there.Take("b")
 	})
 }

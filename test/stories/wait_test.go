@@ -47,9 +47,7 @@ func TestAWayThatIsRefusedLeavesItsMessagesOnDisk(t *testing.T) {
 					reject(t, in.Next())
 				}
 				for range n {
-					if d := in.Next(); d.Headers[wire.HeaderAttempt] != int64(1) {
-						t.Errorf("one came back with headers %v", d.Headers)
-					}
+					expect.Equal(t, in.Next().Headers[wire.HeaderAttempt], any(int64(1)), "came back with attempt")
 				}
 				for e := s.wait(t, retry.Waiting); e.Instead == ""; e = s.wait(t, retry.Waiting) {
 					if c.name != "nacked" { // the first into an empty queue is taken
@@ -67,8 +65,7 @@ func TestAWayThatIsRefusedLeavesItsMessagesOnDisk(t *testing.T) {
 				}
 				v.Must("DELETE", "policies/"+v.Name+"/full", nil)
 				brokertest.Eventually(t, "messages wait in RabbitMQ again", func() bool {
-					v.Publish("", "orders", amqp.Publishing{Body: []byte("x")})
-					reject(t, in.Next())
+					in.Fail("x")
 					return s.wait(t, retry.Waiting).Way == "levels" && len(s.Notices()) == 0
 				})
 			})
@@ -154,9 +151,7 @@ func TestWaitingInRabbitMQChoosesNoOtherQueue(t *testing.T) {
 		v.Grant(user, "^mine.*$", `^(mine.*|amq\.default|redrive\.failures|redrive\.delay\..*)$`, "^mine.*$")
 		publish(t, as(), wire.DelayPrefix+"100ms", "other", amqp.Publishing{Body: []byte("past"), Headers: amqp.Table{wire.HeaderQueue: "secret"}})
 		brokertest.Eventually(t, "it is parked", func() bool { return len(s.Parked(t)) == 2 })
-		if n := s.Replay(t, "queue:other"); n != 2 {
-			t.Fatalf("replayed %d", n)
-		}
+		expect.Equal(t, s.Replay(t, "queue:other"), 2, "were replayed")
 		brokertest.Eventually(t, "both are parked again", func() bool {
 			all := s.Parked(t)
 			return len(all) == 2 && strings.Contains(all[0].ParkedFor, "not enrolled") && strings.Contains(all[1].ParkedFor, "not enrolled")
@@ -179,8 +174,7 @@ func TestAFullForwardTargetStopsNoRetry(t *testing.T) {
 		c := v.ConsumeMany("orders")
 		const stuck, retried = 5, 20
 		for i := range stuck {
-			v.Publish("", "orders", amqp.Publishing{Body: fmt.Append(nil, "stuck ", i)})
-			reject(t, c.Next())
+			c.Fail(fmt.Sprint("stuck ", i))
 			reject(t, c.Next())
 		}
 		problem := func() string {
@@ -201,8 +195,7 @@ func TestAFullForwardTargetStopsNoRetry(t *testing.T) {
 		}
 		began := time.Now()
 		for i := range retried {
-			v.Publish("", "orders", amqp.Publishing{Body: fmt.Append(nil, "retried ", i)})
-			reject(t, c.Next())
+			c.Fail(fmt.Sprint("retried ", i))
 			if d := c.Next(); !strings.HasPrefix(string(d.Body), "retried ") {
 				t.Errorf("%s was retried", d.Body)
 			} else if err := d.Ack(false); err != nil {

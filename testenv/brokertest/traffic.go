@@ -142,6 +142,13 @@ func (c *Consumer) Reject() amqp.Delivery {
 	return d
 }
 
+// Fail publishes a message with this body to the queue, and dead-letters the next that comes.
+func (c *Consumer) Fail(body string) {
+	c.t.Helper()
+	must(c.t, c.Channel.Publish("", c.queue, false, false, amqp.Publishing{Body: []byte(body)}))
+	c.Reject()
+}
+
 // Arrived takes a delivery that is there already.
 func (c *Consumer) Arrived() bool {
 	select {
