@@ -116,7 +116,7 @@ func onEach(t *testing.T, test func(*testing.T, *vhost)) {
 	onModels(t, test)
 	if os.Getenv(onEnv) == "" {
 		brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-			test(t, &vhost{broker: rabbit{VHost: v}, Version: v.Version, t: t})
+			test(t, newVHost(t, rabbit{VHost: v}, v.Version))
 		})
 	}
 }
@@ -126,7 +126,7 @@ func onEachBroker(t *testing.T, test func(*testing.T, *vhost)) {
 	t.Parallel()
 	if os.Getenv(onEnv) == "" {
 		brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-			test(t, &vhost{broker: rabbit{VHost: v}, Version: v.Version, t: t})
+			test(t, newVHost(t, rabbit{VHost: v}, v.Version))
 		})
 	}
 }
@@ -143,7 +143,8 @@ func TestOnANodeOfItsOwn(t *testing.T) {
 		}{
 			{"an alarm stops acks of connections that publish only", anAlarmStopsAcksOfConnectionsThatPublishOnly},
 			{"a connection is blocked until the last alarm is over", aConnectionIsBlockedUntilTheLastAlarmIsOver},
-			{"a killed node has lost transient messages of classic queues only", aKilledNodeHasLostTransientMessagesOfClassicQueuesOnly},
+			{"a killed node has lost transient messages of classic queues only",
+				aKilledNodeHasLostTransientMessagesOfClassicQueuesOnly},
 			{"a stopped node has lost what a killed one has", aStoppedNodeHasLostWhatAKilledOneHas},
 			{"a consumer that takes too long", aConsumerThatTakesTooLong},
 			{"an internal exchange is not federated", anInternalExchangeIsNotFederated},
@@ -151,7 +152,7 @@ func TestOnANodeOfItsOwn(t *testing.T) {
 		} {
 			t.Run(fact.name, func(t *testing.T) {
 				v := brokertest.NewVHost(t, own.Broker)
-				fact.is(t, &vhost{broker: rabbit{VHost: v, node: n}, Version: v.Version, t: t})
+				fact.is(t, newVHost(t, rabbit{VHost: v, node: n}, v.Version))
 			})
 		}
 	})
@@ -166,7 +167,7 @@ func onACluster(t *testing.T, test func(*testing.T, *vhost)) {
 			must(t, c.Grow(t.Context()))
 			stays := *v
 			stays.AMQP, stays.Management = c.Nodes[1].URL(), c.Nodes[1].Management()
-			test(t, &vhost{broker: rabbit{VHost: &stays, node: c.Nodes[1], cluster: c}, Version: v.Version, t: t})
+			test(t, newVHost(t, rabbit{VHost: &stays, node: c.Nodes[1], cluster: c}, v.Version))
 		})
 	}
 }
@@ -179,7 +180,7 @@ func onModels(t *testing.T, test func(*testing.T, *vhost)) {
 			synctest.Test(t, func(t *testing.T) {
 				m := model.New(model.Options{Version: version})
 				defer m.Close()
-				test(t, &vhost{broker: modelled{Broker: m}, Version: version, t: t})
+				test(t, newVHost(t, modelled{Broker: m}, version))
 			})
 		})
 	}
@@ -270,8 +271,10 @@ func (r rabbit) payload(t *testing.T, queue string) (string, bool) {
 func (r rabbit) setAlarm(t *testing.T, of string, on bool) {
 	t.Helper()
 	r.eval(t, map[string]map[bool]string{
-		"memory": {false: "vm_memory_monitor:set_vm_memory_high_watermark(0.9).", true: "vm_memory_monitor:set_vm_memory_high_watermark(0.00001)."},
-		"disk":   {false: "rabbit_disk_monitor:set_disk_free_limit(1000000).", true: "rabbit_disk_monitor:set_disk_free_limit(1000000000000000)."},
+		"memory": {false: "vm_memory_monitor:set_vm_memory_high_watermark(0.9).",
+			true: "vm_memory_monitor:set_vm_memory_high_watermark(0.00001)."},
+		"disk": {false: "rabbit_disk_monitor:set_disk_free_limit(1000000).",
+			true: "rabbit_disk_monitor:set_disk_free_limit(1000000000000000)."},
 	}[of][on])
 }
 
@@ -326,7 +329,8 @@ type modelled struct {
 
 func (m modelled) dial(t *testing.T, wrap func(net.Conn) net.Conn) *amqp.Connection {
 	t.Helper()
-	conn, err := amqp.DialConfig("amqp://guest:guest@model/", amqp.Config{Dial: func(network, addr string) (net.Conn, error) {
+	conn, err := amqp.DialConfig("amqp://guest:guest@model/", amqp.Config{Dial: func(network, addr string) (net.Conn,
+		error) {
 		c, err := m.Dial(network, addr)
 		if err != nil || wrap == nil {
 			return c, err
@@ -350,9 +354,15 @@ func (modelled) settle() { synctest.Wait() }
 // vhost is where a fact is tried: an empty virtual host of a broker.
 type vhost struct {
 	broker
+	*brokertest.Client
 	Version string
 	t       *testing.T
-	channel *amqp.Channel // see own
+}
+
+func newVHost(t *testing.T, b broker, version string) *vhost {
+	v := &vhost{broker: b, Version: version, t: t}
+	v.Client = brokertest.NewClient(t, v.Dial)
+	return v
 }
 
 // Dial connects; the connection ends with the test.
@@ -367,147 +377,15 @@ func (v *vhost) DialOver(wrap func(net.Conn) net.Conn) *amqp.Connection {
 	return v.dial(v.t, wrap)
 }
 
-// Channel opens a channel on a connection of its own.
-func (v *vhost) Channel() *amqp.Channel {
-	v.t.Helper()
-	ch, err := v.Dial().Channel()
-	must(v.t, err)
-	return ch
-}
-
-// own is a channel that the virtual host keeps, for what a test does in passing.
-func (v *vhost) own() *amqp.Channel {
-	v.t.Helper()
-	if v.channel == nil || v.channel.IsClosed() {
-		v.channel = v.Channel()
-		must(v.t, v.channel.Confirm(false))
-	}
-	return v.channel
-}
-
-// Queue declares a durable queue.
-func (v *vhost) Queue(name string, args amqp.Table) {
-	v.t.Helper()
-	// RabbitMQ 3.10 ends the connection (541) when a quorum queue does not answer within a
-	// few seconds, as on a machine with much to do.
-	var err error
-	for range 5 {
-		if _, err = v.own().QueueDeclare(name, true, false, false, false, args); !isRefused(err, amqp.InternalError) {
-			break
-		}
-	}
-	must(v.t, err)
-}
-
-// Exchange declares a durable exchange and binds queues to it with their names as routing
-// keys.
-func (v *vhost) Exchange(name, kind string, queues ...string) {
-	v.t.Helper()
-	must(v.t, v.own().ExchangeDeclare(name, kind, true, false, false, false, nil))
-	for _, q := range queues {
-		must(v.t, v.own().QueueBind(q, q, name, false, nil))
-	}
-}
-
-// Publish publishes and waits for the confirm: a test whose own message is lost proves
-// nothing.
-func (v *vhost) Publish(exchange, key string, p amqp.Publishing) {
-	v.t.Helper()
-	c, err := v.own().PublishWithDeferredConfirm(exchange, key, false, false, p)
-	must(v.t, err)
-	if !c.Wait() {
-		v.t.Fatalf("RabbitMQ did not confirm a message to %q with routing key %q", exchange, key)
-	}
-}
-
 // kill kills the node and starts it again.
 func (v *vhost) kill(t *testing.T) {
 	t.Helper()
 	v.broker.kill(t)
-	if v.channel != nil {
-		_ = v.channel.Close()
-		v.channel = nil
-	}
-}
-
-// Depth is how many messages a queue has ready.
-func (v *vhost) Depth(queue string) int {
-	v.t.Helper()
-	q, err := v.own().QueueDeclarePassive(queue, true, false, false, false, nil)
-	must(v.t, err)
-	return q.Messages
+	v.Client = brokertest.NewClient(t, v.Dial) // the other's channel may not know yet
 }
 
 // Policy sets one for queues.
 func (v *vhost) Policy(name, pattern string, priority int, definition map[string]any) {
 	v.t.Helper()
 	v.setPolicy(v.t, name, pattern, priority, definition)
-}
-
-// consumer takes the deliveries of one queue, one after the other.
-type consumer struct {
-	v       *vhost
-	queue   string
-	Channel *amqp.Channel
-	In      <-chan amqp.Delivery
-}
-
-// Consume consumes a queue over a connection of its own, with a prefetch of one.
-func (v *vhost) Consume(queue string) *consumer {
-	v.t.Helper()
-	return v.ConsumeOn(v.Channel(), queue)
-}
-
-// ConsumeOn is Consume on a channel of the test's.
-func (v *vhost) ConsumeOn(ch *amqp.Channel, queue string) *consumer {
-	v.t.Helper()
-	must(v.t, ch.Qos(1, 0, false))
-	in, err := ch.Consume(queue, "", false, false, false, false, nil)
-	must(v.t, err)
-	return &consumer{v, queue, ch, in}
-}
-
-// Next waits for a delivery.
-func (c *consumer) Next() amqp.Delivery {
-	c.v.t.Helper()
-	select {
-	case d, ok := <-c.In:
-		if !ok {
-			c.v.t.Fatalf("the consumer of %s was ended", c.queue)
-		}
-		return d
-	case <-time.After(30 * time.Second):
-		c.v.t.Fatalf("no delivery came from %s", c.queue)
-	}
-	return amqp.Delivery{}
-}
-
-// Take waits for a delivery, which must have this body, and acknowledges it.
-func (c *consumer) Take(body string) amqp.Delivery {
-	c.v.t.Helper()
-	d := c.Next()
-	if string(d.Body) != body {
-		c.v.t.Fatalf("%.60q came from %s, want %.60q", d.Body, c.queue, body)
-	}
-	must(c.v.t, d.Ack(false))
-	return d
-}
-
-// Reject waits for a delivery and dead-letters it.
-func (c *consumer) Reject() amqp.Delivery {
-	c.v.t.Helper()
-	d := c.Next()
-	must(c.v.t, d.Reject(false))
-	return d
-}
-
-// Arrived takes a delivery that is there already.
-func (c *consumer) Arrived() bool {
-	c.v.settle()
-	select {
-	case <-c.In:
-		return true
-	default:
-		return false
-	}
 }

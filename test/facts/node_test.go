@@ -46,6 +46,7 @@ func anAlarmStopsAcksOfConnectionsThatPublishOnly(t *testing.T, v *vhost) {
 		for range messages {
 			must(t, quiet.Next().Ack(false))
 		}
+		v.settle()
 		if publishes.Arrived() {
 			t.Errorf("alarm of %s: an ack on the connection that published was read", alarm)
 		}
@@ -169,7 +170,9 @@ func fillAndConsume(t *testing.T, v *vhost) (ended <-chan *amqp.Error) {
 func hasAfter(t *testing.T, v *vhost, wants map[string]string) {
 	t.Helper()
 	for kind, want := range wants {
-		brokertest.Eventually(t, kind+" has back what was delivered", func() bool { return v.Depth(kind) == len(strings.Fields(want)) })
+		brokertest.Eventually(t, kind+" has back what was delivered", func() bool {
+			return v.Depth(kind) == len(strings.Fields(want))
+		})
 		got := ""
 		for range v.Depth(kind) {
 			d, ok, err := v.Channel().Get(kind, true)
@@ -196,13 +199,14 @@ func TestALeaderChangeRedeliversNothingAndConfirmsLate(t *testing.T) {
 			v.Queue(q, quorum)
 		}
 		v.Queue("at most", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "once"})
-		v.Queue("at least", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead",
-			"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"})
+		v.Queue("at least", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "",
+			"x-dead-letter-routing-key": "dead",
+			"x-dead-letter-strategy":    "at-least-once", "x-overflow": "reject-publish"})
 		ch := v.Channel()
 		must(t, ch.Qos(2*few, 0, false))
 		in, err := ch.Consume("q", "", false, false, false, false, nil)
 		must(t, err)
-		work, before := &consumer{v, "q", ch, in}, []amqp.Delivery{}
+		work, before := v.Consumer("q", ch, in), []amqp.Delivery{}
 		for range few {
 			v.Publish("", "q", amqp.Publishing{Body: []byte("before")})
 			before = append(before, work.Next())
@@ -219,7 +223,8 @@ func TestALeaderChangeRedeliversNothingAndConfirmsLate(t *testing.T) {
 		must(t, publisher.Confirm(false))
 		var confirms []*amqp.DeferredConfirmation
 		publish := func(queue, ttl, body string) {
-			c, err := publisher.PublishWithDeferredConfirm("", queue, false, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Expiration: ttl, Body: []byte(body)})
+			c, err := publisher.PublishWithDeferredConfirm("", queue, false, false,
+				amqp.Publishing{DeliveryMode: amqp.Persistent, Expiration: ttl, Body: []byte(body)})
 			must(t, err)
 			confirms = append(confirms, c)
 		}
@@ -259,24 +264,30 @@ func TestALeaderChangeRedeliversNothingAndConfirmsLate(t *testing.T) {
 // federates all but the internal ones, whatever their arguments.
 func anInternalExchangeIsNotFederated(t *testing.T, v *vhost) {
 	node := v.broker.(rabbit).node
-	if _, err := node.Shell(t.Context(), "rabbitmq-plugins enable rabbitmq_federation rabbitmq_federation_management"); err != nil {
+	if _, err := node.Shell(t.Context(),
+		"rabbitmq-plugins enable rabbitmq_federation rabbitmq_federation_management"); err != nil {
 		t.Fatal(err)
 	}
-	down := &vhost{broker: rabbit{VHost: brokertest.NewVHost(t, v.broker.(rabbit).Broker), node: node}, Version: v.Version, t: t}
+	down := newVHost(t, rabbit{VHost: brokertest.NewVHost(t, v.broker.(rabbit).Broker), node: node}, v.Version)
 	for _, v := range []*vhost{v, down} {
 		for name, internal := range map[string]bool{"redrive": true, "redrive.retry.q": false} {
-			must(t, v.own().ExchangeDeclare(name, "fanout", true, false, internal, false, amqp.Table{"alternate-exchange": name}))
+			must(t, v.Own().ExchangeDeclare(name, "fanout", true, false, internal, false,
+				amqp.Table{"alternate-exchange": name}))
 			v.Queue(name+".queue", nil)
-			must(t, v.own().QueueBind(name+".queue", "", name, false, nil))
+			must(t, v.Own().QueueBind(name+".queue", "", name, false, nil))
 		}
 	}
 	there := down.broker.(rabbit)
-	there.Must("PUT", "parameters/federation-upstream/"+there.Name+"/here", map[string]any{"value": map[string]any{"uri": v.broker.(rabbit).URL()}})
-	there.Must("PUT", "policies/"+there.Name+"/all", management.Policy{Pattern: "^redrive", ApplyTo: "exchanges", Definition: map[string]any{"federation-upstream-set": "all"}})
-	for of, want := range map[rabbit]string{v.broker.(rabbit): "the virtual host " + there.Name, there: "a RabbitMQ policy (all) puts federation-upstream-set: all"} {
+	there.Must("PUT", "parameters/federation-upstream/"+there.Name+"/here",
+		map[string]any{"value": map[string]any{"uri": v.broker.(rabbit).URL()}})
+	there.Must("PUT", "policies/"+there.Name+"/all", management.Policy{Pattern: "^redrive", ApplyTo: "exchanges",
+		Definition: map[string]any{"federation-upstream-set": "all"}})
+	for of, want := range map[rabbit]string{v.broker.(rabbit): "the virtual host " + there.Name,
+		there: "a RabbitMQ policy (all) puts federation-upstream-set: all"} {
 		brokertest.Eventually(t, "the retry exchange alone is said to be federated", func() bool {
 			all, err := of.API().Foreign(t.Context())
-			return err == nil && len(all) == 1 && strings.HasPrefix(all[0].String(), want) && slices.Equal(all[0].Names, []string{"redrive.retry.q"})
+			return err == nil && len(all) == 1 && strings.HasPrefix(all[0].String(), want) && slices.Equal(all[0].Names,
+				[]string{"redrive.retry.q"})
 		})
 	}
 	brokertest.Eventually(t, "what is published here is copied there, once its link is up", func() bool {
@@ -294,14 +305,16 @@ func TestSeveralWaysToAQueueAreOneCopyAndAlternatesCountBehindExchanges(t *testi
 		v.Exchange("source", "direct", "old")
 		v.Exchange("to new", "fanout", "new")
 		ch := v.Channel()
-		must(t, ch.ExchangeDeclare("detour", "fanout", true, false, false, false, amqp.Table{"alternate-exchange": "to new"}))
+		must(t, ch.ExchangeDeclare("detour", "fanout", true, false, false, false,
+			amqp.Table{"alternate-exchange": "to new"}))
 		must(t, ch.QueueBind("old", "", "detour", false, nil))
 		must(t, ch.ExchangeBind("detour", "old", "source", false, nil))
 		expect := func(step string, old, now int) {
 			t.Helper()
 			v.Publish("source", "old", amqp.Publishing{Body: []byte(step)})
 			if a, b := v.Depth("old"), v.Depth("new"); a != old || b != now {
-				t.Fatalf("%s: the old queue has %d messages, want %d, and the new one %d, want %d", step, a, old, b, now)
+				t.Fatalf("%s: the old queue has %d messages, want %d, and the new one %d, want %d", step, a, old, b,
+					now)
 			}
 		}
 		expect("two ways to the old queue", 1, 0)

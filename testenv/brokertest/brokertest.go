@@ -5,9 +5,12 @@ package brokertest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -26,6 +29,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 )
@@ -128,7 +132,8 @@ func (v *VHost) Leader(n *rabbitnode.Node, do, queue string) {
 // NewPrivate starts a node of the version of a broker, for one test.
 func NewPrivate(t *testing.T, b Broker, config string) (*VHost, *rabbitnode.Node) {
 	t.Helper()
-	n, err := rabbitnode.Start(context.Background(), rabbitnode.Options{Root: b.Root, Config: config, Authority: b.authority(t),
+	n, err := rabbitnode.Start(context.Background(), rabbitnode.Options{Root: b.Root, Config: config,
+		Authority: b.authority(t),
 		// At-least-once dead-lettering tries again after three minutes by
 		// itself, which tests need not wait for.
 		Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000"})
@@ -146,7 +151,7 @@ func (b Broker) own(t *testing.T, urls [4]string, lastWords func() string, stop 
 		must(t, stop())
 	})
 	b.AMQP, b.Management, b.AMQPS, b.HTTPS, b.Group = urls[0], urls[1], urls[2], urls[3], 0
-	return &VHost{Broker: b.over(t.Name()), Name: "/", t: t}
+	return newVHost(t, b.over(t.Name()), "/")
 }
 
 // OneCluster runs a test on a cluster of its own, of three nodes of one version, chosen as One does;
@@ -177,16 +182,21 @@ func OnCluster(t *testing.T, b Broker, config string, test func(*testing.T, *VHo
 // VHost is a virtual host for one test.
 type VHost struct {
 	Broker
+	*Client // connects as guest
 	Name    string
-	t       testing.TB
-	channel *amqp.Channel // see own
-	service string        // the user of ServiceURL, once made
+	service string // the user of ServiceURL, once made
+}
+
+func newVHost(t testing.TB, b Broker, name string) *VHost {
+	v := &VHost{Broker: b, Name: name}
+	v.Client = NewClient(t, v.Dial)
+	return v
 }
 
 // NewVHost makes one, and deletes it when the test ends.
 func NewVHost(t testing.TB, b Broker) *VHost {
 	t.Helper()
-	v := &VHost{Broker: b, Name: "redrive-test-" + uuid.NewString(), t: t}
+	v := newVHost(t, b, "redrive-test-"+uuid.NewString())
 	v.Must("PUT", "vhosts/"+v.Name, map[string]any{})
 	t.Cleanup(v.remove)
 	v.start()
@@ -202,7 +212,9 @@ func (v *VHost) start() {
 		var is struct {
 			Nodes map[string]string `json:"cluster_state"`
 		}
-		if v.answered(func() error { return v.API().Call(context.Background(), http.MethodGet, "vhosts/"+v.Name, nil, &is) }) != nil {
+		if v.answered(func() error {
+			return v.API().Call(context.Background(), http.MethodGet, "vhosts/"+v.Name, nil, &is)
+		}) != nil {
 			return false
 		}
 		running := 0
@@ -274,7 +286,8 @@ func (v *VHost) answered(ask func() error) (err error) {
 		err = ask()
 		var late net.Error
 		return err == nil || !errors.Is(err, io.EOF) && !(errors.As(err, &late) && late.Timeout()) &&
-			!strings.Contains(err.Error(), "vhost_or_user_not_found") && !strings.Contains(err.Error(), "resources_missing") && !strings.Contains(err.Error(), ": 500 Internal")
+			!strings.Contains(err.Error(), "vhost_or_user_not_found") && !strings.Contains(err.Error(),
+			"resources_missing") && !strings.Contains(err.Error(), ": 500 Internal")
 	})
 	return err
 }
@@ -302,7 +315,8 @@ func (v *VHost) User(name, password string) {
 // Grant gives a user rights: patterns to configure, write and read.
 func (v *VHost) Grant(user, configure, write, read string) {
 	v.t.Helper()
-	v.Must(http.MethodPut, "permissions/"+url.PathEscape(v.Name)+"/"+user, map[string]any{"configure": configure, "write": write, "read": read})
+	v.Must(http.MethodPut, "permissions/"+url.PathEscape(v.Name)+"/"+user, map[string]any{"configure": configure,
+		"write": write, "read": read})
 }
 
 // Policy sets one.
@@ -325,7 +339,8 @@ func (v *VHost) CloseConnections(user string) {
 		for _, c := range all {
 			if c.User == user {
 				n++
-				_ = v.API().Call(context.Background(), http.MethodDelete, "connections/"+url.PathEscape(c.Name), nil, nil)
+				_ = v.API().Call(context.Background(), http.MethodDelete, "connections/"+url.PathEscape(c.Name), nil,
+					nil)
 			}
 		}
 		return n > 0
@@ -334,6 +349,11 @@ func (v *VHost) CloseConnections(user string) {
 
 // Dial connects as guest; the connection ends with the test.
 func (v *VHost) Dial() *amqp.Connection { return v.DialURL(v.URL()) }
+
+// As is a client with the rights of a user.
+func (v *VHost) As(user, password string) *Client {
+	return NewClient(v.t, func() *amqp.Connection { return v.DialURL(v.URLAs(user, password)) })
+}
 
 // DialURL connects; the connection ends with the test.
 func (v *VHost) DialURL(rawURL string) *amqp.Connection {
@@ -359,56 +379,6 @@ func Connect(urls string) (c *amqp.Connection, err error) {
 		}
 	}
 	return nil, err
-}
-
-// Channel opens a channel on a connection of its own.
-func (v *VHost) Channel() *amqp.Channel {
-	v.t.Helper()
-	ch, err := v.Dial().Channel()
-	must(v.t, err)
-	return ch
-}
-
-// Queue declares a durable queue.
-func (v *VHost) Queue(name string, args amqp.Table) {
-	v.t.Helper()
-	v.retrying("declaring", name, func() error {
-		_, err := v.own().QueueDeclare(name, true, false, false, false, args)
-		return err
-	})
-}
-
-// DeleteQueue deletes a queue with its messages.
-func (v *VHost) DeleteQueue(name string) {
-	v.t.Helper()
-	v.retrying("deleting", name, func() error {
-		_, err := v.own().QueueDelete(name, false, false, false)
-		return err
-	})
-}
-
-// retrying tries again what RabbitMQ 3.10 ends the connection for (541), when a quorum queue
-// does not answer within a few seconds, as on a machine with much to do.
-func (v *VHost) retrying(does, queue string, do func() error) {
-	v.t.Helper()
-	var err error
-	for range 5 {
-		if err = do(); err == nil {
-			return
-		}
-		if e := (*amqp.Error)(nil); !errors.As(err, &e) || e.Code != amqp.InternalError {
-			break
-		}
-	}
-	v.t.Fatalf("%s %q: %v", does, queue, err)
-}
-
-// Depth is how many messages a queue has ready.
-func (v *VHost) Depth(queue string) int {
-	v.t.Helper()
-	q, err := v.own().QueueDeclarePassive(queue, true, false, false, false, nil)
-	must(v.t, err)
-	return q.Messages
 }
 
 // Messages is how many messages a queue has, unacknowledged ones included, as
@@ -448,7 +418,8 @@ func (v *VHost) Give(user string, r management.Rights) {
 	v.t.Helper()
 	v.Grant(user, r.Configure, r.Write, r.Read)
 	for _, topic := range r.Topics {
-		v.Must(http.MethodPut, "topic-permissions/"+url.PathEscape(v.Name)+"/"+user, map[string]any{"exchange": topic.Exchange, "write": topic.Write, "read": topic.Read})
+		v.Must(http.MethodPut, "topic-permissions/"+url.PathEscape(v.Name)+"/"+user,
+			map[string]any{"exchange": topic.Exchange, "write": topic.Write, "read": topic.Read})
 	}
 }
 
@@ -497,4 +468,150 @@ func takeSlots(t testing.TB, n int) {
 			}
 		}
 	}
+}
+
+// Env names the brokers that tests run on, as Encode writes them.
+const Env = "REDRIVE_TEST_BROKERS"
+
+// Broker is one that tests run on.
+type Broker struct {
+	AMQP       string
+	Management string
+	Version    string
+	Root       string // what a private node of the same version is started from
+	Private    bool   // such a node can be started
+	Group      int    // the process group of a private node; 0 when somebody else runs it
+	// The same by TLS, and the folder of the authority that signed its certificate; ""
+	// when somebody else runs it. See byTLS.
+	AMQPS, HTTPS, Authority string
+}
+
+// Encode writes brokers for Env.
+func Encode(list []Broker) string {
+	data, _ := json.Marshal(list)
+	return string(data)
+}
+
+// Given are brokers somebody else runs.
+func Given(amqpURLs, managementURLs string) (list []Broker) {
+	split := func(s string) []string {
+		return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+	}
+	m := split(managementURLs)
+	for i, raw := range split(amqpURLs) {
+		b := Broker{AMQP: raw}
+		if i < len(m) {
+			b.Management = m[i]
+		} else if u, err := url.Parse(raw); err == nil {
+			b.Management = (&url.URL{Scheme: "http", User: u.User, Host: u.Hostname() + ":15672"}).String()
+		}
+		list = append(list, b)
+	}
+	return list
+}
+
+// Ask finds out the version.
+func (b *Broker) Ask(ctx context.Context) error {
+	m, err := management.New(b.Management, "/")
+	if err != nil {
+		return err
+	}
+	o, err := m.Overview(ctx)
+	b.Version = o.Version
+	return err
+}
+
+// Since4 tells RabbitMQ 4 and later from 3.
+func (b Broker) Since4() bool { return !strings.HasPrefix(b.Version, "3.") }
+
+// FromEnv are the brokers that the runner started or was given.
+func FromEnv() (list []Broker, err error) {
+	if err := json.Unmarshal([]byte(os.Getenv(Env)), &list); err != nil || len(list) == 0 {
+		return nil, errors.New("this needs RabbitMQ: run `make test`, or `go run ./test/brokers COMMAND`")
+	}
+	return list, nil
+}
+
+// All are the brokers that were asked for. Without any the test fails: a suite
+// that ran nowhere must not look green.
+func All(t testing.TB) []Broker {
+	t.Helper()
+	list, err := FromEnv()
+	must(t, err)
+	return list
+}
+
+// TLSEnv says which tests of the suites that call AlsoByTLS reach RabbitMQ by TLS:
+//
+//	half   each on one of the two versions, the default
+//	other  each on the other
+//	all    each on both: `make test-tls`
+//	none   none
+const TLSEnv = "REDRIVE_TEST_TLS"
+
+var alsoByTLS bool
+
+// AlsoByTLS lets the tests of a package reach RabbitMQ by TLS as TLSEnv says. It is for
+// TestMain.
+func AlsoByTLS() { alsoByTLS = true }
+
+// over is the broker as a test reaches it: by TLS or not. The choice is the same each
+// time, and another on the other version.
+func (b Broker) over(test string) Broker {
+	how := os.Getenv(TLSEnv)
+	if !alsoByTLS || b.Authority == "" || how == "none" {
+		return b
+	}
+	if secure := chance(test)%2 == 0 == b.Since4(); how == "all" || secure != (how == "other") {
+		b.AMQP, b.Management = b.AMQPS, b.HTTPS
+	}
+	return b
+}
+
+// chance is a number that stays the same for a test and its subtests.
+func chance(test string) uint32 {
+	name, _, _ := strings.Cut(test, "/")
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(name))
+	return sum.Sum32()
+}
+
+// authority signs the certificates of further nodes; nil: they have none.
+func (b Broker) authority(t testing.TB) *authority.Authority {
+	if b.Authority == "" {
+		return nil
+	}
+	a, err := authority.Open(b.Authority)
+	must(t, err)
+	return a
+}
+
+// CA is the authority of the broker's certificate. The test fails where there is none: it
+// would show nothing of TLS.
+func (b Broker) CA(t testing.TB) *authority.Authority {
+	t.Helper()
+	if !b.Private {
+		t.Skip("not run: a broker that was given with BROKERS has no certificate of ours")
+	}
+	a := b.authority(t)
+	if a == nil {
+		t.Fatal("this needs RabbitMQ with TLS: run `make test`, or `go run ./test/brokers COMMAND`")
+	}
+	return a
+}
+
+// SecureURL is URLAs by TLS, with parameters; it names the authority unless they do. Where
+// password is "" there is none.
+func (v *VHost) SecureURL(user, password string, with url.Values) string {
+	v.t.Helper()
+	query := url.Values{"cacertfile": {v.CA(v.t).CAFile()}}
+	maps.Copy(query, with)
+	urls, err := connect.EachURL(v.AMQPS, func(u *url.URL) {
+		if u.User = url.User(user); password != "" {
+			u.User = url.UserPassword(user, password)
+		}
+		u.Path, u.RawPath, u.RawQuery = "/"+v.Name, "/"+url.PathEscape(v.Name), query.Encode()
+	})
+	must(v.t, err)
+	return urls
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"math"
 	"net"
 	"net/url"
@@ -33,34 +34,110 @@ func Receive[T any](t testing.TB, from <-chan T, what string) (value T) {
 	return value
 }
 
-// own is a channel that the virtual host keeps, for what a test does in passing.
-func (v *VHost) own() *amqp.Channel {
-	v.t.Helper()
-	if v.channel == nil || v.channel.IsClosed() {
-		v.channel = v.Channel()
-		must(v.t, v.channel.Confirm(false))
+// Client is what a test does by AMQP itself.
+type Client struct {
+	t       testing.TB
+	dial    func() *amqp.Connection
+	channel *amqp.Channel // see Own
+}
+
+// NewClient is one that connects by dial.
+func NewClient(t testing.TB, dial func() *amqp.Connection) *Client { return &Client{t: t, dial: dial} }
+
+// Own is a channel that the client keeps, for what a test does in passing.
+func (c *Client) Own() *amqp.Channel {
+	c.t.Helper()
+	if c.channel == nil || c.channel.IsClosed() {
+		c.channel = c.Channel()
+		must(c.t, c.channel.Confirm(false))
 	}
-	return v.channel
+	return c.channel
+}
+
+// Channel opens a channel on a connection of its own.
+func (c *Client) Channel() *amqp.Channel {
+	c.t.Helper()
+	ch, err := c.dial().Channel()
+	must(c.t, err)
+	return ch
+}
+
+// Queue declares a durable queue.
+func (c *Client) Queue(name string, args amqp.Table) {
+	c.t.Helper()
+	c.retrying("declaring", name, func() error {
+		_, err := c.Own().QueueDeclare(name, true, false, false, false, args)
+		return err
+	})
+}
+
+// DeleteQueue deletes a queue with its messages.
+func (c *Client) DeleteQueue(name string) {
+	c.t.Helper()
+	c.retrying("deleting", name, func() error {
+		_, err := c.Own().QueueDelete(name, false, false, false)
+		return err
+	})
+}
+
+// retrying tries again what RabbitMQ 3.10 ends the connection for (541), when a quorum queue
+// does not answer within a few seconds, as on a machine with much to do.
+func (c *Client) retrying(does, queue string, do func() error) {
+	c.t.Helper()
+	var err error
+	for range 5 {
+		if err = do(); err == nil {
+			return
+		}
+		if e := (*amqp.Error)(nil); !errors.As(err, &e) || e.Code != amqp.InternalError {
+			break
+		}
+	}
+	c.t.Fatalf("%s %q: %v", does, queue, err)
+}
+
+// Depth is how many messages a queue has ready.
+func (c *Client) Depth(queue string) int {
+	c.t.Helper()
+	q, err := c.Own().QueueDeclarePassive(queue, true, false, false, false, nil)
+	must(c.t, err)
+	return q.Messages
 }
 
 // Publish publishes and waits for RabbitMQ's confirm: a test whose own message
 // is lost proves nothing.
-func (v *VHost) Publish(exchange, key string, p amqp.Publishing) {
-	v.t.Helper()
-	c, err := v.own().PublishWithDeferredConfirm(exchange, key, false, false, p)
-	must(v.t, err)
-	if !c.Wait() {
-		v.t.Fatalf("RabbitMQ did not confirm a message to %q with routing key %q", exchange, key)
+func (c *Client) Publish(exchange, key string, p amqp.Publishing) {
+	c.t.Helper()
+	confirm, err := c.Own().PublishWithDeferredConfirm(exchange, key, false, false, p)
+	must(c.t, err)
+	if !confirm.Wait() {
+		c.t.Fatalf("RabbitMQ did not confirm a message to %q with routing key %q", exchange, key)
+	}
+}
+
+// PublishMany publishes n messages to a queue, and waits for the confirm of each.
+func (c *Client) PublishMany(queue string, n int, message func(i int) amqp.Publishing) {
+	c.t.Helper()
+	var confirms []*amqp.DeferredConfirmation
+	for i := range n {
+		confirm, err := c.Own().PublishWithDeferredConfirm("", queue, false, false, message(i))
+		must(c.t, err)
+		confirms = append(confirms, confirm)
+	}
+	for _, confirm := range confirms {
+		if !confirm.Wait() {
+			c.t.Fatalf("RabbitMQ did not confirm a message to the queue %q", queue)
+		}
 	}
 }
 
 // Exchange declares a durable exchange and binds queues to it with their names
 // as routing keys.
-func (v *VHost) Exchange(name, kind string, queues ...string) {
-	v.t.Helper()
-	must(v.t, v.own().ExchangeDeclare(name, kind, true, false, false, false, nil))
+func (c *Client) Exchange(name, kind string, queues ...string) {
+	c.t.Helper()
+	must(c.t, c.Own().ExchangeDeclare(name, kind, true, false, false, false, nil))
 	for _, q := range queues {
-		must(v.t, v.own().QueueBind(q, q, name, false, nil))
+		must(c.t, c.Own().QueueBind(q, q, name, false, nil))
 	}
 }
 
@@ -73,29 +150,34 @@ type Consumer struct {
 }
 
 // Consume consumes a queue over a connection of its own, with a prefetch of one.
-func (v *VHost) Consume(queue string) *Consumer {
-	v.t.Helper()
-	return v.ConsumeOn(v.Channel(), queue)
+func (c *Client) Consume(queue string) *Consumer {
+	c.t.Helper()
+	return c.ConsumeOn(c.Channel(), queue)
 }
 
 // ConsumeMany is Consume with a prefetch of 1,000.
-func (v *VHost) ConsumeMany(queue string) *Consumer {
-	v.t.Helper()
-	return v.consume(v.Channel(), queue, 1000)
+func (c *Client) ConsumeMany(queue string) *Consumer {
+	c.t.Helper()
+	return c.consume(c.Channel(), queue, 1000)
 }
 
 // ConsumeOn is Consume on a channel of the test's.
-func (v *VHost) ConsumeOn(ch *amqp.Channel, queue string) *Consumer {
-	v.t.Helper()
-	return v.consume(ch, queue, 1)
+func (c *Client) ConsumeOn(ch *amqp.Channel, queue string) *Consumer {
+	c.t.Helper()
+	return c.consume(ch, queue, 1)
 }
 
-func (v *VHost) consume(ch *amqp.Channel, queue string, prefetch int) *Consumer {
-	v.t.Helper()
-	must(v.t, ch.Qos(prefetch, 0, false))
+// Consumer is one that the test has started itself.
+func (c *Client) Consumer(queue string, ch *amqp.Channel, in <-chan amqp.Delivery) *Consumer {
+	return &Consumer{c.t, queue, ch, in}
+}
+
+func (c *Client) consume(ch *amqp.Channel, queue string, prefetch int) *Consumer {
+	c.t.Helper()
+	must(c.t, ch.Qos(prefetch, 0, false))
 	in, err := ch.Consume(queue, "", false, false, false, false, nil)
-	must(v.t, err)
-	return &Consumer{v.t, queue, ch, in}
+	must(c.t, err)
+	return c.Consumer(queue, ch, in)
 }
 
 // Next waits for a delivery.
@@ -162,10 +244,12 @@ func (c *Consumer) Arrived() bool {
 // EveryHeader has each header type that AMQP 0-9-1 has and amqp091-go can send.
 func EveryHeader() amqp.Table {
 	return amqp.Table{
-		"nil": nil, "yes": true, "no": false, "int8": int8(-1), "uint8": uint8(255), "int16": int16(-300), "uint16": uint16(65535),
-		"int32": int32(math.MinInt32), "uint32": uint32(math.MaxUint32), "int64": int64(math.MinInt64),
+		"nil": nil, "yes": true, "no": false, "int8": int8(-1), "uint8": uint8(255), "int16": int16(-300),
+		"uint16": uint16(65535),
+		"int32":  int32(math.MinInt32), "uint32": uint32(math.MaxUint32), "int64": int64(math.MinInt64),
 		"float32": float32(1.5), "float64": -2.5e300, "decimal": amqp.Decimal{Scale: 2, Value: 1234},
-		"string": "héllo\x00\xff", "empty": "", "bytes": []byte{0, 255}, "nobytes": []byte{}, "time": time.Unix(1_700_000_000, 0),
+		"string": "héllo\x00\xff", "empty": "", "bytes": []byte{0, 255}, "nobytes": []byte{},
+		"time":  time.Unix(1_700_000_000, 0),
 		"table": amqp.Table{"deep": amqp.Table{"list": []any{int32(1), "two", nil, []any(nil), amqp.Table{}}}},
 		"list":  []any(nil), // as the client reads an empty one
 	}
@@ -174,8 +258,10 @@ func EveryHeader() amqp.Table {
 // EveryProperty has those headers and every property that the user guest can send.
 func EveryProperty() amqp.Publishing {
 	return amqp.Publishing{
-		Headers: EveryHeader(), ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: amqp.Persistent, Priority: 3,
-		CorrelationId: "corr", ReplyTo: "reply", MessageId: "m1", Timestamp: time.Unix(1_700_000_000, 0), Type: "created",
+		Headers: EveryHeader(), ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: amqp.Persistent,
+		Priority:      3,
+		CorrelationId: "corr", ReplyTo: "reply", MessageId: "m1", Timestamp: time.Unix(1_700_000_000, 0),
+		Type:   "created",
 		UserId: "guest", AppId: "shop", Expiration: "600000", Body: []byte("\x00\xff{}"),
 	}
 }
@@ -183,7 +269,8 @@ func EveryProperty() amqp.Publishing {
 // Published is what a delivery would be published as, without its headers.
 func Published(d *amqp.Delivery) amqp.Publishing {
 	return amqp.Publishing{ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode,
-		Priority: d.Priority, CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageId: d.MessageId,
+		Priority: d.Priority, CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration,
+		MessageId: d.MessageId,
 		Timestamp: d.Timestamp, Type: d.Type, UserId: d.UserId, AppId: d.AppId, Body: d.Body}
 }
 
@@ -273,7 +360,8 @@ func (r *Raw) Publish(exchange, key string, table []byte, body string) {
 	}
 	text := placeholder + strings.Repeat(".", fill)
 	r.conn.replace(append(binary.BigEndian.AppendUint32([]byte("\x01hS"), uint32(len(text))), text...), table)
-	c, err := r.ch.PublishWithDeferredConfirm(exchange, key, true, false, amqp.Publishing{Headers: amqp.Table{"h": text}, DeliveryMode: amqp.Persistent, Body: []byte(body)})
+	c, err := r.ch.PublishWithDeferredConfirm(exchange, key, true, false,
+		amqp.Publishing{Headers: amqp.Table{"h": text}, DeliveryMode: amqp.Persistent, Body: []byte(body)})
 	must(r.t, err)
 	if !c.Wait() {
 		r.t.Fatal("RabbitMQ has not confirmed a raw message")
