@@ -101,7 +101,8 @@ func ExampleBatch() {
 			},
 		},
 	}
-	if err := redrive.Consume(context.Background(), redrive.Config{URLs: []string{"amqp://guest:guest@localhost"}}, consumer); err != nil {
+	if err := redrive.Consume(context.Background(), redrive.Config{URLs: []string{"amqp://guest:guest@localhost"}},
+		consumer); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -128,7 +129,8 @@ func ExampleConsumer_Decide() {
 		Policy: policy.Policy{Attempts: 3, Backoff: policy.Fixed(time.Minute)},
 		Wait:   redrive.Levels(time.Second, 10*time.Second, time.Minute),
 	}
-	for _, err := range []error{errBusy, redrive.RetryAfter(errBusy, 8*time.Second), redrive.RetryAfter(errBusy, time.Hour), redrive.Park(errBusy), redrive.ErrDiscard} {
+	for _, err := range []error{errBusy, redrive.RetryAfter(errBusy, 8*time.Second), redrive.RetryAfter(errBusy,
+		time.Hour), redrive.Park(errBusy), redrive.ErrDiscard} {
 		d, _ := c.Decide(&redrive.Message{Attempt: 1}, err)
 		fmt.Println(d.Outcome, d.Delay)
 	}
@@ -156,7 +158,8 @@ func ExampleSettler() {
 		log.Fatal(err)
 	}
 	defer client.Close()
-	settler, err := client.NewSettler(ctx, redrive.Consumer{Queue: "orders.created", Policy: policy.Default(), Wait: redrive.Levels()})
+	settler, err := client.NewSettler(ctx, redrive.Consumer{Queue: "orders.created", Policy: policy.Default(),
+		Wait: redrive.Levels()})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -71,8 +71,10 @@ func TestCollect(t *testing.T) {
 
 // A consumer declares no levels that its policy cannot reach.
 func TestAConsumerHasTheLevelsOfItsPolicy(t *testing.T) {
-	c := Consumer{Queue: "q", Policy: policy.Policy{Attempts: 3, Backoff: policy.Fixed(2 * time.Second)}, Wait: Levels()}
-	if err := c.validateSettings(); err != nil || len(c.Wait.Limits().Levels) != 2 || len(Levels().Limits().Levels) != 12 {
+	c := Consumer{Queue: "q", Policy: policy.Policy{Attempts: 3, Backoff: policy.Fixed(2 * time.Second)},
+		Wait: Levels()}
+	if err := c.validateSettings(); err != nil || len(c.Wait.Limits().Levels) != 2 ||
+		len(Levels().Limits().Levels) != 12 {
 		t.Errorf("%v, levels %v", err, c.Wait.Limits().Levels)
 	}
 }
@@ -81,7 +83,8 @@ func TestAConsumerHasTheLevelsOfItsPolicy(t *testing.T) {
 func TestTheServiceIsAskedForNoShorterDelay(t *testing.T) {
 	a := &acknowledger{way: delay.Report{}, limits: delay.Report{}.Limits()}
 	for delay, want := range map[time.Duration]any{
-		0: nil, -time.Second: nil, 1: int64(1), time.Millisecond: int64(1), 1500 * time.Microsecond: int64(2), time.Minute: int64(60_000),
+		0: nil, -time.Second: nil, 1: int64(1), time.Millisecond: int64(1), 1500 * time.Microsecond: int64(2),
+		time.Minute:   int64(60_000),
 		math.MaxInt64: int64(math.MaxInt64/int64(time.Millisecond)) + 1,
 	} {
 		_, ticket := a.verdict(&Message{}, &failure{retryAfter: &RetryAfterError{Delay: delay}}, "")
@@ -92,7 +95,8 @@ func TestTheServiceIsAskedForNoShorterDelay(t *testing.T) {
 
 // Whatever an error's text has, its header is valid UTF-8 of bounded length.
 func TestAnErrorsHeaderIsBounded(t *testing.T) {
-	for _, text := range []string{"", "no stock", strings.Repeat("\xffa", 3000), strings.Repeat("\xff", 3000), strings.Repeat("é", 3000), "a" + strings.Repeat("é", 3000)} {
+	for _, text := range []string{"", "no stock", strings.Repeat("\xffa", 3000), strings.Repeat("\xff", 3000),
+		strings.Repeat("é", 3000), "a" + strings.Repeat("é", 3000)} {
 		got := (&failure{text: text}).header()
 		if len(got) > maxErrorText || !utf8.ValidString(got) || text != "" && got == "" {
 			t.Errorf("%.10q…: %d bytes, valid: %t", text, len(got), utf8.ValidString(got))

@@ -3,9 +3,17 @@ package redrive_test
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,6 +26,7 @@ import (
 	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
@@ -532,30 +541,6 @@ func TestOnParked(t *testing.T) {
 	})
 }
 
-// What can only end in a loop, or at RabbitMQ, is refused before anything connects.
-func TestQueuesThatCannotBeConsumedAreRefused(t *testing.T) {
-	to := func(queue string) func(*setup) {
-		return func(c *setup) {
-			c.Policy.Queues = []string{"ord*"} // which Validate cannot compare
-			c.Policy.Exhausted = policy.Exhausted{Action: policy.Forward,
-				Destination: policy.Destination{RoutingKey: queue}}
-		}
-	}
-	for want, change := range map[string]func(*setup){
-		"forwards to the queue \"orders\" itself": to("orders"),
-		"which is Redrive's own":                  to("redrive.parked"),
-		"at most 255":                             func(c *setup) { c.Queue = strings.Repeat("x", 256) },
-		"one of Redrive's own queues":             func(c *setup) { c.Queue = "redrive.intake" },
-		"lets consumers ask for delays":           func(c *setup) { c.Policy.MaxRetryAfter = 2 * time.Hour },
-	} {
-		c := setup{Consumer: redrive.Consumer{Queue: "orders", Policy: fast(2), Wait: redrive.Levels()}}
-		change(&c)
-		if _, err := c.Decide(&redrive.Message{}, nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v; want %q", err, want)
-		}
-	}
-}
-
 // RetryAfter may ask for up to MaxRetryAfter; what is more is cut, and that is logged.
 func TestARetryAfterBeyondThePolicyIsLogged(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
@@ -635,35 +620,6 @@ func TestASlowHandlerAndConsumerTimeout(t *testing.T) {
 		})
 		cfg.seen.await(t, consuming(true), 2)
 	})
-}
-
-// A prefetch that AMQP cannot carry, or that leaves handlers without a message, is refused.
-func TestPrefetchesThatAreRefused(t *testing.T) {
-	for _, c := range []struct {
-		concurrency, prefetch, batch int
-		want                         string
-	}{
-		{1, 65536, 0, "65535 at most"},
-		{65536, 0, 0, "65535 at most"},
-		{10, 9, 0, "some handlers would never get a message"},
-		{10, 10, 0, ""},
-		{0, 1, 0, ""},
-		{65535, 65535, 0, ""},
-		{2, 99, 50, "or no full batch"},
-		{2, 100, 50, ""},
-		{256, 0, 256, "65535 at most"},
-		{65536, 0, 65536, "65535 at most"},
-	} {
-		k := redrive.Consumer{Queue: "q", Policy: fast(2), Wait: redrive.Levels(), Concurrency: c.concurrency,
-			Prefetch: c.prefetch, Batch: redrive.Batch{Size: c.batch}}
-		if c.batch > 0 {
-			k.Batch.Handler = allSucceed
-		}
-		_, err := k.Decide(&redrive.Message{}, nil)
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("concurrency %d, prefetch %d: %v, want %q", c.concurrency, c.prefetch, err, c.want)
-		}
-	}
 }
 
 // The queue itself delays: it counts, and what keeps failing is parked. An older
@@ -770,6 +726,247 @@ func TestSettler(t *testing.T) {
 		d = in.Next()
 		if o, err := s.Settle(ended, &d, errDown); o != redrive.Unsettled || !errors.Is(err, context.Canceled) {
 			t.Errorf("with a context that has ended: %s, %v", o, err)
+		}
+	})
+}
+
+// An error whose remedy is known has it apart from its text, for a log or a page that shows
+// them separately.
+func TestAnErrorHasItsRemedyApart(t *testing.T) {
+	_, err := redrive.NewClient(t.Context(), redrive.Config{})
+	var with interface{ ErrorHint() string }
+	if !errors.As(err, &with) || with.ErrorHint() != "give at least one, such as amqp://user:password@host/vhost" {
+		t.Errorf("%v has no remedy of its own", err)
+	}
+	if _, err := redrive.NewClient(t.Context(), redrive.Config{URLs: []string{""}}); errors.As(err, &with) {
+		t.Errorf("%v has a remedy", err)
+	}
+}
+
+// Zero values and settings that cannot be kept are errors that name the field; nothing
+// panics, and nothing connects.
+func TestZeroValuesAreErrors(t *testing.T) {
+	good := redrive.Consumer{Queue: "q", Policy: fast(2), Wait: redrive.Levels(), Handler: nothing}
+	consumer := func(change func(*redrive.Consumer)) error {
+		k := good
+		change(&k)
+		return redrive.Consume(t.Context(), redrive.Config{}, k)
+	}
+	client := func(c redrive.Config) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		return errOf(redrive.NewClient(ctx, c))
+	}
+	amqpConfig := func(a amqp.Config) error {
+		return client(redrive.Config{URLs: []string{"amqp://localhost"}, AMQP: a})
+	}
+	byTLS := func(at string) error {
+		return client(redrive.Config{URLs: []string{at}, AMQP: amqp.Config{TLSClientConfig: &tls.Config{}}})
+	}
+	prefetches := func(concurrency, prefetch, batch int) error {
+		return consumer(func(k *redrive.Consumer) {
+			if k.Concurrency, k.Prefetch, k.Batch.Size = concurrency, prefetch, batch; batch > 0 {
+				k.Handler, k.Batch.Handler = nil, allSucceed
+			}
+		})
+	}
+	forwards := func(queue string) error {
+		return consumer(func(k *redrive.Consumer) {
+			k.Policy.Queues = []string{"q*"} // which Validate cannot compare
+			k.Policy.Exhausted = policy.Exhausted{Action: policy.Forward,
+				Destination: policy.Destination{RoutingKey: queue}}
+		})
+	}
+	for _, fits := range [][3]int{{10, 10, 0}, {0, 1, 0}, {65535, 65535, 0}, {2, 100, 50}} {
+		if err := prefetches(fits[0], fits[1], fits[2]); err == nil || !strings.Contains(err.Error(),
+			"Config.URLs is empty") {
+			t.Errorf("concurrency, prefetch and batch %v: %v", fits, err)
+		}
+	}
+	var none *redrive.Client
+	for _, c := range []struct {
+		want string
+		got  error
+	}{
+		{"Config.AMQP.TLSClientConfig needs every URL", byTLS("amqp://h/")},
+		{"Config.AMQP.TLSClientConfig needs every URL", byTLS("amqps://h/?certfile=c&keyfile=k")},
+		{"Config.AMQP.TLSClientConfig needs every URL", byTLS("amqps://h1/,amqp://h2/")},
+		{"always verified", byTLS("amqps://h/?verify=verify_none")},
+		{"expected plain, amqplain or external", byTLS("amqps://h/?auth_mechanism=nobody")},
+		{"65535 at most", prefetches(1, 65536, 0)},
+		{"65535 at most", prefetches(65536, 0, 0)},
+		{"65535 at most", prefetches(256, 0, 256)},
+		{"65535 at most", prefetches(65536, 0, 65536)},
+		{"some handlers would never get a message", prefetches(10, 9, 0)},
+		{"or no full batch", prefetches(2, 99, 50)},
+		{"forwards to the queue \"q\" itself", forwards("q")},
+		{"which is Redrive's own", forwards("redrive.parked")},
+		{"at most 255", consumer(func(k *redrive.Consumer) {
+			k.Queue = strings.Repeat("x", 256)
+		})},
+		{"one of Redrive's own queues", consumer(func(k *redrive.Consumer) { k.Queue = "redrive.intake" })},
+		{"lets consumers ask for delays", consumer(func(k *redrive.Consumer) {
+			k.Policy.MaxRetryAfter = 2 * time.Hour
+		})},
+		{"Config.URLs is empty", client(redrive.Config{})},
+		{"Config.URLs has an empty string", client(redrive.Config{URLs: []string{""}})},
+		{"Config.AMQP.Heartbeat is 1ms", amqpConfig(amqp.Config{Heartbeat: time.Millisecond})},
+		{"Config.AMQP.FrameSize is set", amqpConfig(amqp.Config{FrameSize: 4096})},
+		{"Config.AMQP.Recovery is set", amqpConfig(amqp.Config{Recovery: &amqp.Recovery{}})},
+		{"Config.AMQP.SASL has a nil", amqpConfig(amqp.Config{SASL: []amqp.Authentication{nil}})},
+		{"make one with NewClient", none.Consume(t.Context(), good)},
+		{"make one with NewClient", (&redrive.Client{}).Consume(t.Context(), good)},
+		{"Consumer.Queue is empty", redrive.Consume(t.Context(), redrive.Config{}, redrive.Consumer{})},
+		{"Consumer.Wait is not set", consumer(func(k *redrive.Consumer) { k.Wait = redrive.Way{} })},
+		{"Consumer.Wait:", consumer(func(k *redrive.Consumer) { k.Wait = redrive.Levels(-1) })},
+		{"Consumer.Policy:", consumer(func(k *redrive.Consumer) { k.Policy = policy.Policy{} })},
+		{"Consumer.Handler is nil", consumer(func(k *redrive.Consumer) { k.Handler = nil })},
+		{"are both set", consumer(func(k *redrive.Consumer) {
+			k.Batch = redrive.Batch{Size: 2, Handler: allSucceed}
+		})},
+		{"Consumer.Batch.Size is 0", consumer(func(k *redrive.Consumer) {
+			k.Handler, k.Batch.Handler = nil, allSucceed
+		})},
+		{"Consumer.Batch.Handler is nil", consumer(func(k *redrive.Consumer) { k.Batch.Size = 2 })},
+		{"wrap Batch.Handler yourself", consumer(func(k *redrive.Consumer) {
+			k.Handler, k.Batch, k.Middleware = nil, redrive.Batch{Size: 2, Handler: allSucceed},
+				make([]redrive.Middleware, 1)
+		})},
+		{"Consumer.Middleware[0] is nil", consumer(func(k *redrive.Consumer) {
+			k.Middleware = make([]redrive.Middleware, 1)
+		})},
+		{"Consumer.Middleware[0] returned a nil Handler", consumer(func(k *redrive.Consumer) {
+			k.Middleware = []redrive.Middleware{func(redrive.Handler) redrive.Handler { return nil }}
+		})},
+		{"is negative", consumer(func(k *redrive.Consumer) { k.Shutdown = -1 })},
+		{"MaxDeliveries is 1: expected 2 to 1000000; leave it out for 10, or set -1 for no limit",
+			consumer(func(k *redrive.Consumer) { k.MaxDeliveries = 1 })},
+	} {
+		if c.got == nil || !strings.Contains(c.got.Error(), c.want) {
+			t.Errorf("%v; want %q", c.got, c.want)
+		}
+	}
+	none.Close()
+	(&redrive.Client{}).Close()
+	if _, err := (&redrive.Settler{}).Settle(t.Context(), &amqp.Delivery{}, nil); err == nil {
+		t.Error("a zero Settler settles")
+	}
+	if (&redrive.Settler{}).Message(nil) != nil {
+		t.Error("a zero Settler has a message")
+	}
+	if _, err := good.Decide(nil, errDown); err == nil {
+		t.Error("Decide takes a nil message")
+	}
+	if l := (redrive.Way{}).Limits(); l.Name != "" {
+		t.Errorf("the zero Way has limits: %+v", l)
+	}
+	if redrive.Park(nil).Error() == "" || redrive.RetryAfter(nil, 0).Error() == "" ||
+		(&redrive.PanicError{}).Error() == "" {
+		t.Error("an error without a text")
+	}
+}
+
+// What a handler returns can be asserted, however it is wrapped.
+func TestErrorsCanBeAsserted(t *testing.T) {
+	handler := func(err error) error { return fmt.Errorf("order 7: %w", err) }
+	var park *redrive.ParkError
+	if err := handler(redrive.Park(errDown)); !errors.As(err, &park) || park.Err != errDown ||
+		!errors.Is(err, errDown) {
+		t.Errorf("Park: %v", err)
+	}
+	var after *redrive.RetryAfterError
+	if err := handler(redrive.RetryAfter(errDown, time.Minute)); !errors.As(err, &after) ||
+		after.Delay != time.Minute || !errors.Is(err, errDown) {
+		t.Errorf("RetryAfter: %v", err)
+	}
+	if !errors.Is(handler(redrive.ErrDiscard), redrive.ErrDiscard) {
+		t.Error("ErrDiscard")
+	}
+}
+
+// A program imports redrive and policy together: what has one name in both would be read
+// for the other. Park is the same in both: an error of a handler asks for it, and so does
+// a policy.
+func TestNoNameIsInBothPackages(t *testing.T) {
+	names := func(dir string) map[string]bool {
+		all := map[string]bool{}
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		must(t, err)
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+			must(t, err)
+			for _, d := range f.Decls {
+				switch d := d.(type) {
+				case *ast.FuncDecl:
+					if d.Recv == nil {
+						all[d.Name.Name] = true
+					}
+				case *ast.GenDecl:
+					for _, s := range d.Specs {
+						switch s := s.(type) {
+						case *ast.TypeSpec:
+							all[s.Name.Name] = true
+						case *ast.ValueSpec:
+							for _, n := range s.Names {
+								all[n.Name] = true
+							}
+						}
+					}
+				}
+			}
+		}
+		return all
+	}
+	of := names("policy")
+	for name := range names(".") {
+		if ast.IsExported(name) && of[name] && name != "Park" {
+			t.Errorf("redrive.%s and policy.%s", name, name)
+		}
+	}
+}
+
+// A consumer works by amqps: with the files that its URL names, and with a TLS config,
+// as the user of its client certificate (SASL EXTERNAL).
+func TestAConsumerByTLS(t *testing.T) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+		ca, user := v.CA(t), "consumer-"+v.Name
+		v.User(user, "s3cret")
+		v.Grant(user, ".*", ".*", ".*")
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+		must(t, ca.Issue(authority.Leaf{User: user}, cert, key))
+		byFiles, byConfig := config(t, v, fast(3)), config(t, v, fast(3))
+		byFiles.URLs[0] = v.SecureURL("", "", url.Values{"auth_mechanism": {"external"}, "certfile": {cert},
+			"keyfile": {key}})
+		bare, _, _ := strings.Cut(v.SecureURL("", "", nil), "?")
+		byConfig.URLs[0] = bare + "?auth_mechanism=external"
+		pem, err := os.ReadFile(ca.CAFile())
+		must(t, err)
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(pem)
+		byConfig.AMQP.TLSClientConfig = &tls.Config{RootCAs: roots,
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				pair, err := tls.LoadX509KeyPair(cert, key)
+				return &pair, err
+			}}
+		for _, c := range []setup{byFiles, byConfig} {
+			seen := make(chan int, 10)
+			stop := consume(t, c, func(_ context.Context, m *redrive.Message) error {
+				seen <- m.Attempt
+				if m.Attempt < 2 {
+					return errors.New("not yet")
+				}
+				return nil
+			})
+			v.Publish("", "orders", amqp.Publishing{Body: []byte("1")})
+			for want := 1; want <= 2; want++ {
+				got := brokertest.Receive(t, seen, "an attempt")
+				expect.Equal(t, got, want, "attempt")
+			}
+			must(t, stop())
 		}
 	})
 }
