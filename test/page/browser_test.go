@@ -4,13 +4,27 @@
 package page_test
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
+	"flag"
 	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +36,23 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/demo"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/server/servertest"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/internal/webui"
+	"github.com/redrive-mq/redrive/internal/webui/webtest"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
+	"github.com/redrive-mq/redrive/testenv/memstore"
 )
 
 // chromium is started by the first test that needs it, and ended by TestMain.
@@ -143,7 +174,8 @@ func (b *tab) heard(event any) {
 		}
 		b.wrong("exception: %s at %s", text, e.ExceptionDetails.URL)
 	case *runtime.EventConsoleAPICalled:
-		if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeWarning || e.Type == runtime.ConsoleAPICalledTypeAssert {
+		if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeWarning ||
+			e.Type == runtime.ConsoleAPICalledTypeAssert {
 			text := ""
 			for _, a := range e.Args {
 				text += " " + a.Description + string(a.Value)
@@ -264,7 +296,8 @@ func (b *tab) leave(do func(), expected string) {
 	b.t.Helper()
 	js[bool](b, `document.left = true`)
 	do()
-	b.until("another page with "+expected, fmt.Sprintf(`!document.left && document.readyState == "complete" && document.querySelector(%q)?.checkVisibility()`, expected))
+	b.until("another page with "+expected,
+		fmt.Sprintf(`!document.left && document.readyState == "complete" && document.querySelector(%q)?.checkVisibility()`, expected))
 }
 
 // keys presses keys, one after another; \r is Enter. Unlike chromedp's KeyEvent, a
@@ -297,7 +330,9 @@ func (b *tab) write(selector, text string) {
 // scheme is "light" or "dark".
 func (b *tab) scheme(name string) {
 	b.t.Helper()
-	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}}})
+	call(b, emulation.SetEmulatedMedia,
+		emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme",
+			Value: name}}})
 }
 
 // size sets the window's, in CSS pixels.
@@ -336,7 +371,8 @@ func (b *tab) axe(state string, rules ...string) {
 	for _, v := range found {
 		var where []string
 		for _, n := range v.Nodes[:min(3, len(v.Nodes))] {
-			where = append(where, fmt.Sprintf("    %.300s\n    %s", n.HTML, strings.ReplaceAll(n.FailureSummary, "\n", "\n    ")))
+			where = append(where, fmt.Sprintf("    %.300s\n    %s", n.HTML, strings.ReplaceAll(n.FailureSummary, "\n",
+				"\n    ")))
 		}
 		b.t.Errorf("%s: axe %s: %s (%d times)\n%s", state, v.ID, v.Help, len(v.Nodes), strings.Join(where, "\n"))
 	}
@@ -355,7 +391,317 @@ func (b *tab) look(state string) {
 	js[bool](b, `new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(() => drawn(true))))`)
 	if wide := js[int](b, `document.documentElement.scrollWidth`); wide > 320 {
 		widest := js[string](b, `[...document.querySelectorAll("body *")].filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".scroll, pre, .unseen, .skip")).slice(0, 5).map(e => e.outerHTML.slice(0, 160)).join("\n")`)
-		b.t.Errorf("%s: at 400 %% zoom the page scrolls sideways: it is %d pixels wide, because of\n%s", state, wide, widest)
+		b.t.Errorf("%s: at 400 %% zoom the page scrolls sideways: it is %d pixels wide, because of\n%s", state, wide,
+			widest)
 	}
 	b.size(1280, 900)
+}
+
+// scene is a made-up shop as the service serves it. Tests that need RabbitMQ and its traffic run a whole
+// service: see newService.
+type scene struct {
+	*webtest.Shop
+	options
+	base   string // URL, with the path that it is under
+	token  string // an admin's, where callers must sign in
+	tokens *auth.Tokens
+	server *httptest.Server
+	gone   atomic.Bool
+}
+
+// leaves cuts all connections and answers no more, as a service that is restarted
+// behind a proxy, until it comes back.
+func (s *scene) leaves() {
+	s.gone.Store(true)
+	s.server.CloseClientConnections()
+}
+
+func (s *scene) comesBack() { s.gone.Store(false) }
+
+// options of a scene.
+type options struct {
+	readOnly, signIn bool
+	// vhosts, when there are several, are what the service serves: the scene is the one
+	// that says so.
+	vhosts []webui.VHost
+}
+
+// here is the virtual host that the scene is, and the path that it is under.
+func (o options) here() (vhost, base string) {
+	for _, v := range o.vhosts {
+		if v.Here {
+			return v.Name, strings.TrimSuffix(v.URL, "/")
+		}
+	}
+	return "", ""
+}
+
+// protobuf is how the shop's orders are read: the example's types.
+func protobuf(t testing.TB) decode.Options {
+	t.Helper()
+	folder, err := filepath.Abs("../../examples/proto")
+	must(t, err)
+	return decode.Options{Protobuf: decode.Protobuf{Files: []string{filepath.Join(folder, "shop/order.proto")},
+		ImportPaths: []string{folder},
+		Queues:      []decode.QueueType{{Queues: []string{"orders.*"}, Message: "shop.Order"}}}}
+}
+
+func newShop(t testing.TB, o options) *scene {
+	return serve(t, o, webtest.Stocked(read(t, o)))
+}
+
+func newEmpty(t testing.TB, told *webtest.Told) *scene {
+	return serve(t, options{}, webtest.New(memstore.New(), told, read(t, options{})))
+}
+
+func read(t testing.TB, o options) inspect.Config {
+	t.Helper()
+	decoder, err := decode.New(protobuf(t))
+	must(t, err)
+	return inspect.Config{ReadOnly: o.readOnly, Decoder: decoder}
+}
+
+func serve(t testing.TB, o options, shop *webtest.Shop) *scene {
+	t.Helper()
+	s := &scene{Shop: shop, options: o, tokens: auth.NewTokens(shop.Store, shop.Book)}
+	var err error
+	if s.token, _, err = s.tokens.Create(t.Context(), webtest.Root, auth.NewToken{Name: "dana",
+		Role: "admin"}); err != nil {
+		t.Fatal(err)
+	}
+	vhost, base := o.here()
+	a := shop.API(webui.Options{Base: base, VHost: vhost, VHosts: func() []webui.VHost {
+		return o.vhosts
+	}}, auth.Config{Required: o.signIn, ReadOnly: o.readOnly, Tokens: s.tokens})
+	whole := httpapi.Under(base, a)
+	s.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.gone.Load() {
+			http.Error(w, "the service is restarted", http.StatusServiceUnavailable)
+			return
+		}
+		whole.ServeHTTP(w, r)
+	}))
+	s.base = s.server.URL + base
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { shop.Inspector.Run(ctx) })
+	running.Go(func() { shop.Runner.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		a.EndStreams()
+		s.server.CloseClientConnections()
+		s.server.Close()
+	})
+	return s
+}
+
+// add keeps records.
+func (s *scene) add(t testing.TB, records ...*store.Record) {
+	t.Helper()
+	must(t, s.Store.Add(t.Context(), records))
+}
+
+// service is a whole Redrive on a real broker, with messages in its store from
+// before it was started.
+type service struct {
+	t      *testing.T
+	vhost  *brokertest.VHost
+	ch     *amqp.Channel
+	config *config.Config
+	parked []*store.Record // of orders.capture, oldest first
+	base   string
+	stop   func()
+}
+
+// newService starts one on the newest broker there is.
+func newService(t *testing.T) *service {
+	t.Helper()
+	brokers := brokertest.All(t)
+	s := &service{t: t, vhost: brokertest.NewVHost(t, brokers[len(brokers)-1]), config: config.Default()}
+	s.ch = s.vhost.Channel()
+	for _, q := range []string{"orders.capture", "mail.send", "webhooks"} {
+		s.vhost.Queue(q, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
+	}
+	s.config.Broker = config.Broker{URL: s.vhost.ServiceURL(webtest.Policies()), Management: s.vhost.Management}
+	s.config.Store.Disk, s.config.Listen = filepath.Join(t.TempDir(), "store"), "127.0.0.1:0"
+	s.config.Policies, s.config.Decode, s.config.Throttle = webtest.Policies(), protobuf(t), map[string]throttle.Rules{}
+	for _, p := range s.config.Policies {
+		s.config.Throttle[p.Name] = throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers} // the tests read with basic.get
+	}
+
+	disk, err := diskstore.Open(s.config.Store.Disk, diskstore.Options{Log: slog.New(slog.DiscardHandler)})
+	must(t, err)
+	now := time.Now()
+	for i := 60; i >= 0; i -= 6 {
+		s.parked = append(s.parked, webtest.Message(i, store.Parked, now))
+	}
+	waiting := webtest.Message(2, store.Waiting, now)
+	waiting.Due = now.Add(time.Hour)
+	must(t, disk.Add(t.Context(), append([]*store.Record{waiting}, s.parked...)))
+	must(t, disk.Close())
+	s.start()
+	return s
+}
+
+// start runs it; it ends with the test at the latest.
+func (s *service) start() {
+	s.t.Helper()
+	a := servertest.Run(s.t, s.config)
+	s.stop = func() {
+		expect.Err(s.t, a.Stop(), nil, "the service ended with")
+	}
+	s.config.Listen = a.Addr() // also after a restart
+	s.base = "http://" + a.Addr()
+	a.Ready(s.t)
+}
+
+// fail publishes a message that its consumer rejects.
+func (s *service) fail(queue, body string) {
+	s.t.Helper()
+	err := s.ch.PublishWithContext(s.t.Context(), "", queue, true, false, amqp.Publishing{Body: []byte(body),
+		ContentType: "application/json"})
+	must(s.t, err)
+	d := s.take(queue)
+	if string(d.Body) != body {
+		s.t.Fatalf("in the queue %s is %.100q, and not what was published there", queue, d.Body)
+	}
+	must(s.t, d.Reject(false))
+}
+
+// take waits for the next message of a queue.
+func (s *service) take(queue string) (d amqp.Delivery) {
+	s.t.Helper()
+	brokertest.Eventually(s.t, "there is a message in "+queue, func() bool {
+		var ok bool
+		var err error
+		if d, ok, err = s.ch.Get(queue, false); err != nil {
+			s.t.Fatal(err)
+		}
+		return ok
+	})
+	return d
+}
+
+// arrives takes a message that is expected, and is done with it.
+func (s *service) arrives(queue string) amqp.Delivery {
+	s.t.Helper()
+	d := s.take(queue)
+	must(s.t, d.Ack(false))
+	return d
+}
+
+var must, errOf = expect.NoError, expect.ErrOf
+
+var update = flag.Bool("update", false, "make the pictures of the README again")
+
+// small is the top of a picture in few colours: its 255 most frequent ones, and of others the
+// nearest of them.
+func small(full []byte) ([]byte, error) {
+	img, err := png.Decode(bytes.NewReader(full))
+	if err != nil {
+		return nil, err
+	}
+	count := map[color.RGBA]int{}
+	at := func(x, y int) color.RGBA { return color.RGBAModel.Convert(img.At(x, y)).(color.RGBA) }
+	r := img.Bounds()
+	r.Max.Y = min(r.Max.Y, 1100)
+	for y := r.Min.Y; y < r.Max.Y; y++ {
+		for x := r.Min.X; x < r.Max.X; x++ {
+			count[at(x, y)]++
+		}
+	}
+	often := slices.SortedFunc(maps.Keys(count), func(a, b color.RGBA) int { return cmp.Compare(count[b], count[a]) })
+	var palette color.Palette
+	for _, c := range often[:min(len(often), 255)] {
+		palette = append(palette, c)
+	}
+	nearest := map[color.RGBA]uint8{}
+	for _, c := range often {
+		nearest[c] = uint8(palette.Index(c))
+	}
+	out := image.NewPaletted(r, palette)
+	for y := r.Min.Y; y < r.Max.Y; y++ {
+		for x := r.Min.X; x < r.Max.X; x++ {
+			out.SetColorIndex(x, y, nearest[at(x, y)])
+		}
+	}
+	var b bytes.Buffer
+	err = (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&b, out)
+	return b.Bytes(), err
+}
+
+var pageOf = regexp.MustCompile(`The page: (http://[0-9.:]+)/`)
+
+// publish makes what the tab shows a picture of the README.
+func (b *tab) publish(name string) {
+	b.t.Helper()
+	ctx, cancel := limited(b.ctx)
+	defer cancel()
+	full, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
+	must(b.t, err)
+	data, err := small(full)
+	if err == nil {
+		err = os.WriteFile("../../docs/images/"+name+".png", data, 0o644)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// TestPictures takes the README's pictures, with -update, of what make run shows after a minute
+// and a half, when a few invoices are parked and the payment service is down.
+func TestPictures(t *testing.T) {
+	if !*update {
+		t.Skip("-update makes the pictures of the README again")
+	}
+	brokers := brokertest.All(t)
+	vhost := brokertest.NewVHost(t, brokers[len(brokers)-1])
+	said := &brokertest.Output{}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() {
+		if err := demo.Run(ctx, demo.Options{Broker: vhost.URL(), Management: vhost.Management, Out: said,
+			Version: "demo"}); err != nil {
+			t.Errorf("the demo ended with %v, and said:\n%s", err, said)
+		}
+	})
+	brokertest.Eventually(t, "the demo has its page", func() bool { return pageOf.MatchString(said.String()) })
+	b := newTab(t, pageOf.FindStringSubmatch(said.String())[1])
+
+	// The story goes on for longer than a page may take.
+	becomes := func(is string) {
+		for range 40 {
+			if js[bool](b, `new Promise(answer => { let n = 0, i = setInterval(() => { if (`+is+` || ++n > 50) { clearInterval(i); answer(n <= 50); } }, 100) })`) {
+				return
+			}
+		}
+		t.Fatalf("in the demo it never became so: %s\n%s", is, b.where())
+	}
+	b.open("/")
+	becomes(`document.querySelector('[data-live="parked"]').textContent >= 8`)
+	b.leave(func() { b.open("/messages?q=state%3Aparked") }, "#matching")
+	b.follow(`#matching button[value="replay"]`, "#start-button")
+	b.write("input[name=rate]", "0.2")
+	b.write("input[name=reason]", "the lamps have prices again")
+	b.follow("#start-button", "#progress")
+	operation := b.path()
+
+	b.open("/messages?q=state%3Aparked+error%3Aprice")
+	b.keys("j")
+	b.leave(func() { b.keys("\r") }, "#body .schema")
+	b.publish("message")
+	b.open(operation)
+	b.says("#outcomes", "done")
+	b.publish("operation")
+	b.open("/")
+	for _, scheme := range []string{"light", "dark"} {
+		b.scheme(scheme)
+		// The numbers follow at once, the calendar every few seconds.
+		becomes(`(n => n >= 8 && n == document.querySelector("#calendar td.n")?.textContent)(document.querySelector('[data-live="waiting"]').textContent)`)
+		b.publish("overview-" + scheme)
+	}
+	b.expect("ERR_CONNECTION") // the page outlives the demo
 }

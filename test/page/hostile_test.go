@@ -64,7 +64,8 @@ func TestHostileContent(t *testing.T) {
 
 func hostileIsText(t *testing.T, s *scene, ids []string, operation string) {
 	known := ordinary(t)
-	paths := []string{"/", "/groups", "/queues", "/operations", "/operations/" + operation, "/plans/" + operation, "/policies", "/audit", "/health"}
+	paths := []string{"/", "/groups", "/queues", "/operations", "/operations/" + operation, "/plans/" + operation,
+		"/policies", "/audit", "/health"}
 	for _, id := range ids {
 		paths = append(paths, "/messages/"+id)
 	}
@@ -73,9 +74,13 @@ func hostileIsText(t *testing.T, s *scene, ids []string, operation string) {
 	}
 	for i, p := range payloads(t) {
 		if p = p[:min(len(p), 8000)]; i%2 == 0 {
-			paths = append(paths, "/messages?"+url.Values{"q": {p}}.Encode(), "/groups?"+url.Values{"q": {`error:"` + p + `"`}}.Encode(), "/messages/"+url.PathEscape(p), "/signin?"+url.Values{"next": {p}, "error": {p}}.Encode())
+			paths = append(paths, "/messages?"+url.Values{"q": {p}}.Encode(),
+				"/groups?"+url.Values{"q": {`error:"` + p + `"`}}.Encode(), "/messages/"+url.PathEscape(p),
+				"/signin?"+url.Values{"next": {p}, "error": {p}}.Encode())
 		} else {
-			paths = append(paths, "/messages?"+url.Values{"q": {"state:parked"}, "after": {p}}.Encode(), "/messages/check?"+url.Values{"q": {p}}.Encode(), "/plans/"+url.PathEscape(p), "/"+url.PathEscape(p), "/audit?"+url.Values{"after": {p}}.Encode())
+			paths = append(paths, "/messages?"+url.Values{"q": {"state:parked"}, "after": {p}}.Encode(),
+				"/messages/check?"+url.Values{"q": {p}}.Encode(), "/plans/"+url.PathEscape(p), "/"+url.PathEscape(p),
+				"/audit?"+url.Values{"after": {p}}.Encode())
 		}
 	}
 	look := func(path string) {
@@ -107,7 +112,10 @@ func hostileIsText(t *testing.T, s *scene, ids []string, operation string) {
 	}
 	for i := 0; i < len(ids); i += 10 {
 		body, header := s.get(t, "/messages/"+ids[i]+"/body")
-		if header.Get("Content-Type") != "application/octet-stream" || !strings.HasPrefix(header.Get("Content-Disposition"), "attachment") || !strings.Contains(header.Get("Content-Security-Policy"), "sandbox") || header.Get("X-Content-Type-Options") != "nosniff" {
+		if header.Get("Content-Type") != "application/octet-stream" ||
+			!strings.HasPrefix(header.Get("Content-Disposition"), "attachment") ||
+			!strings.Contains(header.Get("Content-Security-Policy"), "sandbox") ||
+			header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("a body of %d bytes is served as %v", len(body), header)
 		}
 	}
@@ -125,8 +133,11 @@ func hostileInABrowser(t *testing.T, s *scene, ids []string, operation string) {
 	s.add(t, everything)
 	b := newTab(t, s.base)
 	b.expect("422", "404", "414")
-	for _, path := range []string{"/", "/messages", "/messages?q=state%3Awaiting", "/messages/" + everything.ID.String(), "/messages/" + everything.ID.String() + "/edit", "/messages/" + ids[2], "/messages/" + ids[6],
-		"/groups", "/queues", "/operations/" + operation, "/plans/" + operation, "/audit", "/health", "/messages?" + url.Values{"q": {all[len(all)-2]}}.Encode(), "/messages/" + url.PathEscape(all[0])} {
+	for _, path := range []string{"/", "/messages", "/messages?q=state%3Awaiting",
+		"/messages/" + everything.ID.String(), "/messages/" + everything.ID.String() + "/edit", "/messages/" + ids[2],
+		"/messages/" + ids[6],
+		"/groups", "/queues", "/operations/" + operation, "/plans/" + operation, "/audit", "/health",
+		"/messages?" + url.Values{"q": {all[len(all)-2]}}.Encode(), "/messages/" + url.PathEscape(all[0])} {
 		b.open(path)
 		if ran := js[bool](b, `document.querySelector("iframe, object, embed, base, main script, main style, main img, main link, [onerror], [onload], [style*='evil']") !== null || ({}).polluted !== undefined`); ran {
 			t.Errorf("%s: there is something of a payload", path)
@@ -150,7 +161,8 @@ func hostileInExports(t *testing.T, s *scene) {
 	}
 	for _, row := range rows {
 		for _, cell := range row {
-			if bare := strings.TrimLeft(cell, " \t\r\n\u00a0\ufeff"); bare != "" && strings.ContainsRune("=+-@", []rune(bare)[0]) {
+			if bare := strings.TrimLeft(cell, " \t\r\n\u00a0\ufeff"); bare != "" && strings.ContainsRune("=+-@",
+				[]rune(bare)[0]) {
 				t.Errorf("a spreadsheet would compute %.100q", cell)
 			}
 		}
@@ -161,7 +173,9 @@ func hostileInExports(t *testing.T, s *scene) {
 		t.Fatal(n, err)
 	}
 	other := newEmpty(t, nil)
-	if _, err := other.Import(t.Context(), webtest.Root, bytes.NewReader(out.Bytes()), actions.ImportOptions{}); !errors.Is(err, inspect.ErrInvalid) || !strings.Contains(err.Error(), "is not a work queue") {
+	if _, err := other.Import(t.Context(), webtest.Root, bytes.NewReader(out.Bytes()),
+		actions.ImportOptions{}); !errors.Is(err, inspect.ErrInvalid) || !strings.Contains(err.Error(),
+		"is not a work queue") {
 		t.Errorf("the name of a queue that is not UTF-8: %v", err)
 	}
 	var named strings.Builder
@@ -176,7 +190,8 @@ func hostileInExports(t *testing.T, s *scene) {
 		for line := range strings.Lines(lines) {
 			var l map[string]json.RawMessage
 			must(t, json.Unmarshal([]byte(line), &l))
-			for _, own := range []string{"id", "made_from", "forward", "due", "parked_at", "notes", "attempt", "parked_for"} {
+			for _, own := range []string{"id", "made_from", "forward", "due", "parked_at", "notes", "attempt",
+				"parked_for"} {
 				delete(l, own)
 			}
 			text, _ := json.Marshal(l)
@@ -197,7 +212,8 @@ func hostileInExports(t *testing.T, s *scene) {
 
 // What a command writes has nothing that a terminal obeys.
 func hostileInTerminals(t *testing.T, s *scene, ids []string, operation string) {
-	commands := [][]string{{"messages", "list", "--limit", "2000"}, {"groups"}, {"queues"}, {"status"}, {"ops", "list"}, {"ops", "show", operation}, {"audit"},
+	commands := [][]string{{"messages", "list", "--limit", "2000"}, {"groups"}, {"queues"}, {"status"}, {"ops", "list"},
+		{"ops", "show", operation}, {"audit"},
 		{"replay", "--query", "state:parked", "--dry-run"}, {"discard", "--dry-run", ids[0]}}
 	for i := range ids {
 		if i%6 == 0 {
@@ -208,11 +224,13 @@ func hostileInTerminals(t *testing.T, s *scene, ids []string, operation string) 
 		commands = append(commands, []string{"messages", "list", "--limit", "2000", "-o", format})
 	}
 	for _, format := range []string{"json", "yaml"} {
-		commands = append(commands, []string{"groups", "-o", format}, []string{"queues", "-o", format}, []string{"messages", "show", ids[3], "-o", format}, []string{"audit", "-o", format})
+		commands = append(commands, []string{"groups", "-o", format}, []string{"queues", "-o", format},
+			[]string{"messages", "show", ids[3], "-o", format}, []string{"audit", "-o", format})
 	}
 	for _, command := range commands {
 		var out, errOut bytes.Buffer
-		if code := cli.Run(t.Context(), append(command, "--address", strings.TrimPrefix(s.base, "http://")), &out, &errOut, cli.Build{Version: "test"}); code != 0 {
+		if code := cli.Run(t.Context(), append(command, "--address", strings.TrimPrefix(s.base, "http://")), &out,
+			&errOut, cli.Build{Version: "test"}); code != 0 {
 			t.Errorf("%q ends with %d: %.300s", command, code, errOut.String())
 		}
 		if out.Len() == 0 {
@@ -248,8 +266,10 @@ func payloads(t testing.TB) (all []string) {
 	if len(all) < 200 {
 		t.Fatalf("the corpus has only %d payloads", len(all))
 	}
-	return append(all, strings.Repeat("W", 300), strings.Repeat("<b>", 3_000), strings.Repeat("\u202e", 2_000), strings.Repeat(`"`, 5_000),
-		strings.Repeat("a b ", 3_000), strings.Repeat("<img src=x onerror=alert(1)>", 500), `{"`+strings.Repeat("k", 9_000)+`":1}`)
+	return append(all, strings.Repeat("W", 300), strings.Repeat("<b>", 3_000), strings.Repeat("\u202e", 2_000),
+		strings.Repeat(`"`, 5_000),
+		strings.Repeat("a b ", 3_000), strings.Repeat("<img src=x onerror=alert(1)>", 500), `{"`+strings.Repeat("k",
+			9_000)+`":1}`)
 }
 
 // carrier is a message that says a payload wherever a message can say something.
@@ -257,14 +277,18 @@ func payloads(t testing.TB) (all []string) {
 func carrier(i int, p string, state store.State) *store.Record {
 	short := p[:min(len(p), 255)]
 	now := time.Now().Add(-time.Duration(i) * time.Second)
-	r := &store.Record{ID: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, "carrier ", i, state)), Queue: short, State: state, Due: now, Failures: 1, Reason: short, Error: p, Policy: short,
-		FirstFailed: now, FailedAt: now, ParkedFor: p, Notes: []string{p, "x-death: " + p}, Forward: &store.Destination{Exchange: short, RoutingKey: short}}
+	r := &store.Record{ID: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, "carrier ", i, state)), Queue: short, State: state,
+		Due: now, Failures: 1, Reason: short, Error: p, Policy: short,
+		FirstFailed: now, FailedAt: now, ParkedFor: p, Notes: []string{p, "x-death: " + p},
+		Forward: &store.Destination{Exchange: short, RoutingKey: short}}
 	if state != store.Parked {
 		r.Due = now.Add(24 * time.Hour)
 	}
 	nested := amqp.Table{p: p, "list": []any{p, amqp.Table{p: []any{p}}}}
-	r.Message = wire.Message{Exchange: short, RoutingKey: short, ContentType: short, CorrelationID: short, ReplyTo: short, MessageID: short, Type: short, UserID: short, AppID: short,
-		Headers: amqp.Table{short: p, "text": p, "bytes": []byte(p), "table": nested, "x-death": []any{nested}, "x-first-death-queue": p, "traceparent": p}, Body: []byte(p)}
+	r.Message = wire.Message{Exchange: short, RoutingKey: short, ContentType: short, CorrelationID: short,
+		ReplyTo: short, MessageID: short, Type: short, UserID: short, AppID: short,
+		Headers: amqp.Table{short: p, "text": p, "bytes": []byte(p), "table": nested, "x-death": []any{nested},
+			"x-first-death-queue": p, "traceparent": p}, Body: []byte(p)}
 	switch i % 4 {
 	case 1:
 		r.Message.Body, _ = json.Marshal(map[string]any{p: p, "list": []any{p, map[string]any{p: p}}})
@@ -281,7 +305,8 @@ func carrier(i int, p string, state store.State) *store.Record {
 // attacked is a scene in which everything that can contain a payload does.
 func attacked(t *testing.T) (s *scene, ids []string, operation string) {
 	t.Helper()
-	told := &webtest.Told{Minutes: map[string]inspect.Flow{}, At: map[string]inspect.AtBroker{}, Returns: map[string]string{}}
+	told := &webtest.Told{Minutes: map[string]inspect.Flow{}, At: map[string]inspect.AtBroker{},
+		Returns: map[string]string{}}
 	s = newEmpty(t, told)
 	for i, p := range payloads(t) {
 		parked, waiting := carrier(i, p, store.Parked), carrier(i, p, store.Waiting)
@@ -292,7 +317,8 @@ func attacked(t *testing.T) (s *scene, ids []string, operation string) {
 		told.At[parked.Queue] = inspect.AtBroker{Exists: i%2 == 0, Kind: "quorum", Consumers: 1}
 		if i%3 == 0 {
 			told.Minutes[parked.Queue], told.Returns[parked.Queue] = inspect.Flow{Failed: int64(i)}, p
-			told.Conditions = append(told.Conditions, condition.Condition{Kind: condition.Unreachable, Queue: p, Text: p})
+			told.Conditions = append(told.Conditions, condition.Condition{Kind: condition.Unreachable, Queue: p,
+				Text: p})
 			told.Notices = append(told.Notices, p)
 		}
 		reason := string([]rune(strings.ToValidUTF8(p, "?"))[:min(400, utf8.RuneCountInString(p))])
@@ -306,7 +332,8 @@ func attacked(t *testing.T) (s *scene, ids []string, operation string) {
 			expect.Err(t, s.NoteGroup(t.Context(), by, parked.Group().ID.String(), reason), nil, "noting %q", reason)
 		}
 		if i%80 == 0 { // a queue has few that have not ended
-			plan, err := s.Plan(t.Context(), by, operations.PlanRequest{Verb: actions.Discard, Query: "state:waiting attempt:1", Reason: reason})
+			plan, err := s.Plan(t.Context(), by, operations.PlanRequest{Verb: actions.Discard,
+				Query: "state:waiting attempt:1", Reason: reason})
 			must(t, err)
 			o, err := s.Start(t.Context(), by, plan.ID, operations.Start{Rate: 0.01, Reason: reason})
 			must(t, err)
@@ -344,7 +371,8 @@ func shapeOf(t *testing.T, name string, r io.Reader) shape {
 				all[n.Data+" "+a.Key] = true
 				switch a.Key {
 				case "href", "src", "action", "formaction", "hx-get":
-					if !strings.HasPrefix(a.Val, "/") && !strings.HasPrefix(a.Val, "#") || strings.HasPrefix(a.Val, "//") || strings.HasPrefix(a.Val, `/\`) {
+					if !strings.HasPrefix(a.Val, "/") && !strings.HasPrefix(a.Val, "#") || strings.HasPrefix(a.Val,
+						"//") || strings.HasPrefix(a.Val, `/\`) {
 						t.Errorf("%s: <%s %s=%.100q> leads elsewhere", name, n.Data, a.Key, a.Val)
 					}
 				case "title", "aria-label":
@@ -360,7 +388,8 @@ func shapeOf(t *testing.T, name string, r io.Reader) shape {
 
 // odd is what cannot be seen, or turns the text around it.
 func odd(r rune) bool {
-	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r))
+	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) ||
+		unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r))
 }
 
 // ordinary is the shape of all pages of a shop that no one attacks, with their errors.
@@ -371,7 +400,8 @@ func ordinary(t *testing.T) shape {
 		body, _ := s.get(t, path)
 		maps.Copy(all, shapeOf(t, path, strings.NewReader(body)))
 	}
-	for _, is := range []string{"del", "ins", "i", "mark", "span class", "ul", "li", "a rel", "details open"} { // of differences and the like
+	for _, is := range []string{"del", "ins", "i", "mark", "span class", "ul", "li", "a rel",
+		"details open"} { // of differences and the like
 		all[is] = true
 	}
 	return all
