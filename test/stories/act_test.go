@@ -54,9 +54,8 @@ func TestAPausedQueueRetriesNothingUntilItIsResumed(t *testing.T) {
 		for i := range 20 {
 			body := fmt.Sprint(i)
 			want = append(want, body)
-			v.Publish("", "orders", amqp.Publishing{Body: []byte(body)})
 			orders.Fail(body)
-			reject(t, mail.Next())
+			mail.Fail(body)
 		}
 		slices.Sort(want)
 		if got := bodies(mail, 20); !slices.Equal(got, want) {
@@ -104,14 +103,13 @@ func TestAPersonReplaysParkedMessages(t *testing.T) {
 		}
 		parked := s.WaitParked(t, 30)
 
-		copied, err := s.Client.Act(ctx, actions.Act{Verb: actions.Copy, IDs: []string{parked[0].ID}, To: "elsewhere"})
-		if err != nil || copied.Done != 1 {
-			t.Fatalf("%+v, %v", copied, err)
-		}
-		if d := v.ConsumeMany("elsewhere").Next(); d.Headers[wire.HeaderID] != copied.Outcomes[0].New {
+		copy := actions.Act{Verb: actions.Copy, IDs: []string{parked[0].ID}, To: "elsewhere"}
+		copied := s.act(t, copy)
+		if d := v.ConsumeMany("elsewhere").Next(); d.Headers[wire.HeaderID] != copied.New {
 			t.Errorf("the copy has the headers %v", d.Headers)
 		}
-		if _, err := s.Client.Act(ctx, actions.Act{Verb: actions.Copy, IDs: []string{parked[0].ID}, To: "nowhere"}); err == nil {
+		copy.To = "nowhere"
+		if _, err := s.Client.Act(ctx, copy); err == nil {
 			t.Error("a copy to a queue that does not exist was taken")
 		}
 
@@ -119,7 +117,8 @@ func TestAPersonReplaysParkedMessages(t *testing.T) {
 		edited, err := s.Client.Edit(ctx, actions.EditRequest{ID: parked[0].ID, Document: &document})
 		must(t, err)
 		d := orders.Next()
-		if d.Headers[wire.HeaderID] != edited.New || d.Headers[wire.HeaderAttempt] != int64(0) || d.ContentType != "application/json" {
+		if d.Headers[wire.HeaderID] != edited.New || d.Headers[wire.HeaderAttempt] != int64(0) ||
+			d.ContentType != "application/json" {
 			t.Errorf("edited, it came with %v", d.Headers)
 		}
 		must(t, d.Ack(false))
@@ -128,16 +127,11 @@ func TestAPersonReplaysParkedMessages(t *testing.T) {
 		if err != nil || p.Count != 29 || len(p.Blocked) > 0 || len(p.Queues) != 1 || !p.Queues[0].Exists {
 			t.Fatalf("%+v, %v", p, err)
 		}
-		if _, err := s.Client.Start(ctx, p.ID, operations.Start{CanarySize: 4, CanaryWait: "300ms", ExpectCount: &p.Count}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.Client.Start(ctx, p.ID,
+			operations.Start{CanarySize: 4, CanaryWait: "300ms", ExpectCount: &p.Count})))
 		got := bodies(orders, 29)
-		var o operations.Operation
-		brokertest.Eventually(t, "it has ended", func() bool {
-			o, err = s.Client.Operation(ctx, p.ID)
-			return err == nil && o.Ended != nil
-		})
-		if o.State != operations.Finished || o.Done != 29 || len(got) != 29 || len(slices.Compact(got)) != 29 {
+		if o := s.end(t, p.ID); o.State != operations.Finished || o.Done != 29 || len(got) != 29 ||
+			len(slices.Compact(got)) != 29 {
 			t.Errorf("%s (%s) with %d done; came back: %v", o.State, o.Why, o.Done, got)
 		}
 	})
@@ -186,10 +180,7 @@ func TestAReplayIsNoSecondIncident(t *testing.T) {
 			page, err := s.Client.Messages(ctx, "state:waiting replays:1 attempt:2", "", 9)
 			return err == nil && len(page.Messages) == 1
 		})
-		sooner, err := s.Client.Act(ctx, actions.Act{Verb: actions.Replay, IDs: []string{old.ID}})
-		if err != nil || sooner.Done != 1 {
-			t.Fatalf("%+v, %v", sooner, err)
-		}
+		s.act(t, actions.Act{Verb: actions.Replay, IDs: []string{old.ID}})
 		park(next(2, 1))
 		s.WaitParked(t, 1)
 		expect.Equal(t, s.Replay(t, "replays:1"), 1, "are replayed")
@@ -227,9 +218,7 @@ func TestAPlanSaysWhereANewFailureIsNotSeen(t *testing.T) {
 			p, err := s.Client.Plan(t.Context(), operations.PlanRequest{Verb: actions.Replay, Query: "queue:mail"})
 			must(t, err)
 			expect.Equal(t, p.Count, 1, "messages in the plan")
-			return slices.ContainsFunc(p.Warnings, func(w string) bool {
-				return strings.HasPrefix(w, why)
-			})
+			return slices.ContainsFunc(p.Warnings, func(w string) bool { return strings.HasPrefix(w, why) })
 		}
 		if !unseen() {
 			t.Error("the plan does not warn")
@@ -242,84 +231,10 @@ func TestAPlanSaysWhereANewFailureIsNotSeen(t *testing.T) {
 	})
 }
 
-// The first few come back: the rest stays parked.
-func TestACanaryReplaysTheFirstMessagesAlone(t *testing.T) {
-	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-		ctx := context.Background()
-		deadLettered(v, "orders", "quorum")
-		s := managed(t, v, oneAttempt, t.TempDir())
-		orders := v.ConsumeMany("orders")
-		for range 10 {
-			orders.Fail("x")
-		}
-		s.WaitParked(t, 10)
-		p, err := s.Client.Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders"})
-		must(t, err)
-		must(t, errOf(s.Client.Start(ctx, p.ID, operations.Start{CanarySize: 2, CanaryWait: "10m"})))
-		reject(t, orders.Next())
-		reject(t, orders.Next())
-		brokertest.Eventually(t, "it has stopped", func() bool {
-			o, err := s.Client.Operation(ctx, p.ID)
-			return err == nil && o.State == operations.Stopped && o.Done == 2
-		})
-		s.WaitParked(t, 10)
-		orders.Nothing()
-	})
-}
-
-// Ten messages are replayed, and four of them fail again: the operation says so, by error, and a restart
-// forgets none.
-func TestAReplayTellsWhatFailedAgain(t *testing.T) {
-	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-		ctx, data := t.Context(), t.TempDir()
-		deadLettered(v, "orders", "quorum")
-		s := managed(t, v, oneAttempt, data)
-		orders := v.ConsumeMany("orders")
-		for i := range 10 {
-			orders.Fail(fmt.Sprint(i))
-		}
-		s.WaitParked(t, 10)
-		p, err := s.Client.Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders"})
-		must(t, err)
-		must(t, errOf(s.Client.Start(ctx, p.ID, operations.Start{CanaryWait: "2s"})))
-		fails := map[string]string{"1": "no stock of 17", "3": "no stock of 18", "4": "no stock of 19", "8": "timeout"}
-		for range 10 {
-			d := orders.Next()
-			if why := fails[string(d.Body)]; why != "" {
-				d.Headers[wire.HeaderError] = why
-				v.Publish(wire.ExchangeFailures, "orders", amqp.Publishing{Body: d.Body, Headers: d.Headers})
-			}
-			must(t, d.Ack(false))
-		}
-		const want = "finished: 10 sent, 4 failed again, 6 not seen since, 0 still here; 3 no stock of #; 1 timeout"
-		tells := func() (string, bool) {
-			o, err := s.Client.Operation(ctx, p.ID)
-			if err != nil || o.Replayed == nil {
-				return fmt.Sprintf("%+v, %v", o, err), false
-			}
-			is := o.Replayed
-			text := fmt.Sprintf("%s: %d sent, %d failed again, %d not seen since, %d still here", o.State, is.Sent,
-				is.FailedAgain, is.NotSeenSince, is.StillHere)
-			for _, e := range is.Errors {
-				text += fmt.Sprintf("; %d %s", e.Count, e.Error)
-			}
-			return text, is.Until != nil
-		}
-		brokertest.Eventually(t, "it says what failed again", func() bool {
-			is, _ := tells()
-			return is == want
-		})
-		must(t, s.Stop())
-		s = managed(t, v, oneAttempt, data)
-		brokertest.Eventually(t, "the counting ends", func() bool {
-			_, ended := tells()
-			return ended
-		})
-		if is, _ := tells(); is != want {
-			t.Errorf("after a restart it says %q, want %q", is, want)
-		}
-	})
-}
+// culprit has headers that RabbitMQ 3.10 itself cannot deliver.
+var culprit = amqp.Table{"x-death": []any{amqp.Table{"queue": "work", "reason": "rejected", "exchange": "",
+	"count":        1.5,
+	"routing-keys": []any{"work"}, "time": time.Unix(1_700_000_000, 0)}}}
 
 // A message whose dead letter RabbitMQ 3.10 itself cannot deliver (it ends each
 // connection that consumes it) is out of the way of all others within seconds,
@@ -329,8 +244,6 @@ func TestWhatRabbitMQCannotDeliverIsQuarantined(t *testing.T) {
 		s := start(t, v, soon).ready(t)
 		deadLettered(v, "work", "quorum")
 		work := v.ConsumeMany("work")
-		culprit := amqp.Table{"x-death": []any{amqp.Table{"queue": "work", "reason": "rejected", "exchange": "", "count": 1.5,
-			"routing-keys": []any{"work"}, "time": time.Unix(1_700_000_000, 0)}}}
 		n := 0
 		ids := map[string]any{}
 		round := func(many, culprits int) {
@@ -355,8 +268,10 @@ func TestWhatRabbitMQCannotDeliverIsQuarantined(t *testing.T) {
 				}
 				body, id := string(d.Body), d.Headers[wire.HeaderID]
 				// RabbitMQ's crash is one: what was taken and not acknowledged comes twice.
-				if ids[body] == nil && !due[body] || ids[body] != nil && ids[body] != id || d.Headers[wire.HeaderAttempt] != int64(1) {
-					t.Errorf("%q came back with attempt %v and id %v, before with %v", body, d.Headers[wire.HeaderAttempt], id, ids[body])
+				if ids[body] == nil && !due[body] || ids[body] != nil && ids[body] != id ||
+					d.Headers[wire.HeaderAttempt] != int64(1) {
+					t.Errorf("%q came back with attempt %v and id %v, before with %v", body,
+						d.Headers[wire.HeaderAttempt], id, ids[body])
 				}
 				ids[body] = id
 				delete(due, body)
@@ -370,7 +285,8 @@ func TestWhatRabbitMQCannotDeliverIsQuarantined(t *testing.T) {
 			}
 			brokertest.Eventually(t, fmt.Sprint(want, " are in quarantine, and the service says so"), func() bool {
 				notices := strings.Join(s.Notices(), "\n")
-				return v.Depth(wire.QueueQuarantine) == want && (want == 0 && notices == "" || strings.Contains(notices, fmt.Sprint("cannot be parked: ", want)))
+				return v.Depth(wire.QueueQuarantine) == want && (want == 0 && notices == "" || strings.Contains(notices,
+					fmt.Sprint("cannot be parked: ", want)))
 			})
 			s.ready(t)
 		}
@@ -402,8 +318,7 @@ func TestTheQuarantineIsParked(t *testing.T) {
 		for _, body := range bodies {
 			p := amqp.Publishing{Body: []byte(body), MessageId: "id of " + body}
 			if body == "culprit" {
-				p.Headers = amqp.Table{"x-death": []any{amqp.Table{"queue": "work", "reason": "rejected", "exchange": "", "count": 1.5,
-					"routing-keys": []any{"work"}, "time": time.Unix(1_700_000_000, 0)}}}
+				p.Headers = culprit
 			}
 			v.Publish("", "work", p)
 			reject(t, work.Next())
@@ -413,27 +328,32 @@ func TestTheQuarantineIsParked(t *testing.T) {
 		if !v.Since4() {
 			remove := broker.RemoveQuarantined(v.Name)
 			brokertest.Eventually(t, "one is parked, and the service says how the next is removed", func() bool {
-				return strings.Contains(strings.Join(s.Notices(), "\n"), "cannot be parked: 2, ") && strings.Contains(strings.Join(s.Notices(), "\n"), remove) &&
+				says := strings.Join(s.Notices(), "\n")
+				return strings.Contains(says, "cannot be parked: 2, ") && strings.Contains(says, remove) &&
 					s.metric(t, "redrive_quarantine") == "2"
 			})
 			s.WaitParked(t, 1)
-			v.Publish(wire.ExchangeParked, "", amqp.Publishing{Body: []byte("parked"), Headers: amqp.Table{wire.HeaderQueue: "work"}})
+			v.Publish(wire.ExchangeParked, "", amqp.Publishing{Body: []byte("parked"),
+				Headers: amqp.Table{wire.HeaderQueue: "work"}})
 			s.WaitParked(t, 2)
 			s.ready(t)
 			must(t, s.Stop()) // as that command is to remove the first, which is perhaps being delivered
 			brokertest.Eventually(t, "both are ready", func() bool { return v.Depth(wire.QueueQuarantine) == 2 })
-			v.Must("POST", "queues/"+v.Name+"/"+wire.QueueQuarantine+"/get", map[string]any{"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"})
+			v.Must("POST", "queues/"+v.Name+"/"+wire.QueueQuarantine+"/get", map[string]any{"count": 1,
+				"ackmode": "ack_requeue_false", "encoding": "auto"})
 			s = run(t, c).ready(t)
 		}
 		s.WaitParked(t, 3)
 		brokertest.Eventually(t, "nothing is in quarantine", func() bool {
-			return s.metric(t, "redrive_quarantine") == "0" && len(s.Notices()) == 0 && v.Depth(wire.QueueQuarantine) == 0
+			return s.metric(t, "redrive_quarantine") == "0" && len(s.Notices()) == 0 &&
+				v.Depth(wire.QueueQuarantine) == 0
 		})
 		for _, m := range s.Parked(t) {
 			if m.Exchange == "" && m.RoutingKey == "" { // the one that was parked in RabbitMQ
 				continue
 			}
-			if m.Queue != "work" || m.Reason != wire.ReasonRejected || m.RoutingKey != "work" || m.Attempt != 1 || !strings.Contains(m.ParkedFor, wire.QueueQuarantine) {
+			if m.Queue != "work" || m.Reason != wire.ReasonRejected || m.RoutingKey != "work" || m.Attempt != 1 ||
+				!strings.Contains(m.ParkedFor, wire.QueueQuarantine) {
 				t.Errorf("parked is %+v", m)
 			}
 		}
@@ -476,55 +396,64 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		v.Queue("other", nil)
 		firstFailed := time.Unix(1_700_000_000, 0)
 		parked := func(queue string) amqp.Publishing {
-			return amqp.Publishing{Body: []byte("body of " + queue), ContentType: "text/plain", Headers: amqp.Table{"mine": int32(7),
-				wire.HeaderID: uuid.NewString(), wire.HeaderAttempt: int64(5), wire.HeaderQueue: queue, wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "order.eu",
-				wire.HeaderFirstFailed: firstFailed, wire.HeaderReason: wire.ReasonReported, wire.HeaderError: "no stock", wire.HeaderParkReason: "it failed 5 times"}}
+			return amqp.Publishing{Body: []byte("body of " + queue), ContentType: "text/plain",
+				Headers: amqp.Table{"mine": int32(7),
+					wire.HeaderID: uuid.NewString(), wire.HeaderAttempt: int64(5), wire.HeaderQueue: queue,
+					wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "order.eu",
+					wire.HeaderFirstFailed: firstFailed, wire.HeaderReason: wire.ReasonReported,
+					wire.HeaderError: "no stock", wire.HeaderParkReason: "it failed 5 times"}}
 		}
 		sent := parked("orders")
 		v.Publish(wire.ExchangeParked, "orders", sent)
 		got := s.WaitParked(t, 1)[0]
-		want := inspect.Message{ID: sent.Headers[wire.HeaderID].(string), Key: got.Key, Group: got.Group, ContentType: "text/plain", Queue: "orders", State: "parked", Attempt: 5, ParkedAt: got.ParkedAt, ParkedFor: "it failed 5 times",
-			Reason: "reported", Error: "no stock", FirstFailed: got.FirstFailed, Failed: got.Failed, Exchange: "shop", RoutingKey: "order.eu", Size: len(sent.Body)}
+		want := inspect.Message{ID: sent.Headers[wire.HeaderID].(string), Key: got.Key, Group: got.Group,
+			ContentType: "text/plain", Queue: "orders", State: "parked", Attempt: 5, ParkedAt: got.ParkedAt,
+			ParkedFor: "it failed 5 times",
+			Reason:    "reported", Error: "no stock", FirstFailed: got.FirstFailed, Failed: got.Failed,
+			Exchange:   "shop",
+			RoutingKey: "order.eu", Size: len(sent.Body)}
 		if d := cmp.Diff(want, got); d != "" || !got.FirstFailed.Equal(firstFailed) {
 			t.Errorf("parked (-want +got):\n%s", d)
 		}
 		expect.Equal(t, v.Depth(wire.QueueParked), 0, "are in RabbitMQ still")
 		// A policy names its queue exactly, so it may be retried there.
 		expect.Equal(t, s.Replay(t, "queue:orders"), 1, "were replayed")
-		if d := v.ConsumeMany("orders").Next(); string(d.Body) != "body of orders" || d.RoutingKey != "order.eu" || d.Headers["mine"] != int32(7) || d.Headers[wire.HeaderParkReason] != nil {
+		if d := v.ConsumeMany("orders").Next(); string(d.Body) != "body of orders" || d.RoutingKey != "order.eu" ||
+			d.Headers["mine"] != int32(7) || d.Headers[wire.HeaderParkReason] != nil {
 			t.Errorf("%q came back with %q, headers %v", d.Body, d.RoutingKey, d.Headers)
 		}
 		// What a header says enrols no queue, and no one vouches for a user.
 		hostile := parked("other")
 		hostile.Headers[wire.HeaderUserID] = "admin"
 		v.Publish(wire.ExchangeParked, "", hostile)
-		if p := s.WaitParked(t, 1)[0]; p.Queue != "other" || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], "that is not proven") {
+		if p := s.WaitParked(t, 1)[0]; p.Queue != "other" || len(p.Notes) != 1 || !strings.Contains(p.Notes[0],
+			"that is not proven") {
 			t.Errorf("parked as %+v", p)
 		}
 		expect.Equal(t, s.Replay(t, "queue:other"), 1, "were replayed")
-		brokertest.Eventually(t, "it is parked again", func() bool {
-			all := s.Parked(t)
-			return len(all) == 1 && strings.Contains(all[0].ParkedFor, "not enrolled")
-		})
+		parkedFor := func(why string) func() bool {
+			return func() bool {
+				return slices.ContainsFunc(s.Parked(t), func(m inspect.Message) bool {
+					return strings.Contains(m.ParkedFor, why)
+				})
+			}
+		}
+		brokertest.Eventually(t, "it is parked again", parkedFor("not enrolled"))
 		// One without a trail, and ones with an odd one, are kept too.
 		v.Publish(wire.ExchangeParked, "", amqp.Publishing{Body: []byte("x")})
 		odd := amqp.Table{"list": []any{amqp.Table{}}}
-		for _, h := range []string{wire.HeaderID, wire.HeaderAttempt, wire.HeaderQueue, wire.HeaderExchange, wire.HeaderRoutingKey, wire.HeaderFirstFailed,
+		for _, h := range []string{wire.HeaderID, wire.HeaderAttempt, wire.HeaderQueue, wire.HeaderExchange,
+			wire.HeaderRoutingKey, wire.HeaderFirstFailed,
 			wire.HeaderReason, wire.HeaderError, wire.HeaderParkReason, wire.HeaderUserID} {
 			odd[h] = []any{h}
 		}
 		v.Publish(wire.ExchangeParked, "", amqp.Publishing{Headers: odd})
-		v.Publish(wire.ExchangeParked, "", amqp.Publishing{Headers: amqp.Table{wire.HeaderQueue: "redrive.intake", wire.HeaderReason: strings.Repeat("x", 70_000), wire.HeaderParkReason: strings.Repeat("y", 50_000)}})
+		v.Publish(wire.ExchangeParked, "", amqp.Publishing{Headers: amqp.Table{wire.HeaderQueue: "redrive.intake",
+			wire.HeaderReason: strings.Repeat("x", 70_000), wire.HeaderParkReason: strings.Repeat("y", 50_000)}})
 		s.WaitParked(t, 4)
 		expect.Equal(t, s.Replay(t, "queue:redrive.intake"), 1, "were replayed")
-		brokertest.Eventually(t, "our own queue is no work queue", func() bool {
-			for _, p := range s.Parked(t) {
-				if strings.Contains(p.ParkedFor, `no policy allows the queue "redrive.intake"`) {
-					return true
-				}
-			}
-			return false
-		})
+		brokertest.Eventually(t, "our own queue is no work queue",
+			parkedFor(`no policy allows the queue "redrive.intake"`))
 		expect.Equal(t, v.Depth(wire.QueueParked)+v.Depth(wire.QueueIntake)+v.Depth("other"), 0,
 			"messages are where they should not be")
 	})
@@ -551,7 +480,8 @@ func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 		fail("one")
 		must(t, errOf(ch.QueueDelete("orders", false, false, false)))
 		p := s.WaitParked(t, 1)[0]
-		if p.Queue != "orders" || p.Attempt != 1 || !strings.Contains(p.ParkedFor, `the queue "orders" does not exist any more`) {
+		if p.Queue != "orders" || p.Attempt != 1 || !strings.Contains(p.ParkedFor,
+			`the queue "orders" does not exist any more`) {
 			t.Errorf("parked as %+v", p)
 		}
 		if e := s.wait(t, retry.Waiting); e.Way != retry.InStore { // it was due, and its queue looked for
@@ -572,10 +502,8 @@ func TestAQueueThatIsAwayIsWaitedFor(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		s := start(t, v, `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 100ms}}]`).ready(t)
 		ch := v.Channel()
-		declare := func() {
-			_, err := ch.QueueDeclare("orders", false, true, false, false, amqp.Table{"x-dead-letter-exchange": "redrive"})
-			must(t, err)
-		}
+		redrive := amqp.Table{"x-dead-letter-exchange": "redrive"}
+		declare := func() { must(t, errOf(ch.QueueDeclare("orders", false, true, false, false, redrive))) }
 		consume := func() <-chan amqp.Delivery {
 			in, err := ch.Consume("orders", "consumer", false, false, false, false, nil)
 			must(t, err)
@@ -591,16 +519,14 @@ func TestAQueueThatIsAwayIsWaitedFor(t *testing.T) {
 			reject(t, <-in)
 		}
 		must(t, ch.Cancel("consumer", false))
-		brokertest.Eventually(t, "its messages wait for it", func() bool { return strings.Contains(fmt.Sprint(s.Problems()), "its messages wait for it") })
+		s.says(t, "its messages wait for it")
 		v.Publish(wire.ExchangeFailures, "orders", amqp.Publishing{Body: []byte("reported")})
 		brokertest.Eventually(t, "the report waits too", func() bool { return s.kept(t, "orders").Waiting == n+1 })
 		declare()
 		for in, i := consume(), 0; i <= n; i++ {
 			must(t, (<-in).Ack(false))
 		}
-		if _, err := ch.QueueDeclare("mine", false, false, true, false, amqp.Table{"x-dead-letter-exchange": "redrive"}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(ch.QueueDeclare("mine", false, false, true, false, redrive)))
 		must(t, ch.PublishWithContext(t.Context(), "", "mine", true, false, amqp.Publishing{}))
 		brokertest.Eventually(t, "it is rejected", func() bool {
 			d, ok, err := ch.Get("mine", false)
@@ -610,7 +536,8 @@ func TestAQueueThatIsAwayIsWaitedFor(t *testing.T) {
 		if p := s.WaitParked(t, 1)[0]; !strings.Contains(p.ParkedFor, "exclusive to another connection") {
 			t.Errorf("parked as %+v", p)
 		}
-		if err := v.Channel().ExchangeDeclarePassive(wire.RetryExchange("mine"), "fanout", true, false, false, false, nil); err == nil {
+		if err := v.Channel().ExchangeDeclarePassive(wire.RetryExchange("mine"), "fanout", true, false, false, false,
+			nil); err == nil {
 			t.Error("its retry exchange is left")
 		}
 	})
@@ -623,7 +550,8 @@ func TestRetryExchangesOfDeletedQueuesAreRemoved(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				ch := v.Channel()
 				exists := func(queue string) bool {
-					return v.Channel().ExchangeDeclarePassive(wire.RetryExchange(queue), "fanout", true, false, false, false, nil) == nil
+					return v.Channel().ExchangeDeclarePassive(wire.RetryExchange(queue), "fanout", true, false, false,
+						false, nil) == nil
 				}
 				c := servertest.Config(t, v, `policies: [{name: waits, queues: [waits], backoff: {fixed: 1h}}, {name: p, queues: ["*"], attempts: 9, backoff: {fixed: 50ms}}]`)
 				if !manage {
@@ -640,7 +568,9 @@ func TestRetryExchangesOfDeletedQueuesAreRemoved(t *testing.T) {
 						must(t, in.Next().Ack(false))
 					}
 				}
-				brokertest.Eventually(t, "all is retried", func() bool { return s.kept(t, "waits").Waiting == 1 && s.kept(t, "z-gone").Waiting == 0 })
+				brokertest.Eventually(t, "all is retried", func() bool {
+					return s.kept(t, "waits").Waiting == 1 && s.kept(t, "z-gone").Waiting == 0
+				})
 				for _, q := range []string{"waits", "never"} { // as enroll has left it
 					must(t, ch.ExchangeDeclare(wire.RetryExchange(q), "fanout", true, false, false, false, nil))
 				}

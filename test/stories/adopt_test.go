@@ -1,11 +1,13 @@
 package stories_test
 
 import (
-	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +21,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
@@ -53,16 +56,7 @@ func dead(t *testing.T, v *brokertest.VHost, queue, dlq string, n int, headers a
 func (s *service) adopt(t *testing.T, r operations.PlanRequest) operations.Operation {
 	t.Helper()
 	r.Verb = actions.Adopt
-	p, err := s.Client.Plan(t.Context(), r)
-	must(t, err)
-	op, err := s.Client.Start(t.Context(), p.ID, operations.Start{})
-	must(t, err)
-	brokertest.Eventually(t, "the adoption ends", func() bool {
-		op, err = s.Client.Operation(t.Context(), op.ID)
-		must(t, err)
-		return op.Ended != nil
-	})
-	return op
+	return s.end(t, s.begin(t, r, operations.Start{}).ID)
 }
 
 // A team comes with full dead-letter queues, and the service has only a broker's URL. It finds them, parks
@@ -76,7 +70,8 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 			v.Exchange(kind+".dlx", "direct", dlq)
 			for _, work := range []string{"orders", "mail"} {
 				work = kind + "." + work
-				v.Queue(work, amqp.Table{"x-queue-type": kind, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dlq})
+				v.Queue(work, amqp.Table{"x-queue-type": kind, "x-dead-letter-exchange": "",
+					"x-dead-letter-routing-key": dlq})
 				dead(t, v, work, dlq, 100, amqp.Table{"x-exception-message": "no stock of 7", "n": int32(1)})
 			}
 		}
@@ -108,37 +103,42 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 
 		redrive := func(args ...string) string {
 			t.Helper()
-			var out, errs strings.Builder
-			if code := cli.Run(t.Context(), append(args, "--address", s.Client.Addr), &out, &errs, cli.Build{}); code != 0 {
-				t.Fatalf("redrive %v: exit code %d: %s%s", args, code, &out, &errs)
-			}
-			return out.String()
+			out, code := s.redrive(t, args...)
+			expect.Equal(t, code, 0, "redrive %v says %s, and exits with", args, out)
+			return out
 		}
-		if out := redrive("adopt"); !strings.Contains(out, "classic.dlq") || !strings.Contains(out, "classic.mail, classic.orders") {
+		if out := redrive("adopt"); !strings.Contains(out, "classic.dlq") || !strings.Contains(out,
+			"classic.mail, classic.orders") {
 			t.Errorf("redrive adopt lists\n%s", out)
 		}
-		if out := redrive("adopt", "classic.dlq", "--limit", "30", "--dry-run"); !strings.Contains(out, "Adopt 30 messages from classic.dlq? Nothing is done yet.") {
+		if out := redrive("adopt", "classic.dlq", "--limit", "30", "--dry-run"); !strings.Contains(out,
+			"Adopt 30 messages from classic.dlq? Nothing is done yet.") {
 			t.Errorf("redrive adopt --dry-run says\n%s", out)
 		}
 		expect.Equal(t, v.Depth("classic.dlq"), 200, "are left by a dry run")
-		if out := redrive("adopt", "classic.dlq", "--sample", "150", "--yes"); !strings.Contains(out, "The first 150 messages") ||
+		if out := redrive("adopt", "classic.dlq", "--sample", "150", "--yes"); !strings.Contains(out,
+			"The first 150 messages") ||
 			!strings.Contains(out, "work queue  classic.mail") || !strings.Contains(out, "no stock of 7") {
 			t.Errorf("redrive adopt --sample says\n%s", out)
 		}
 		brokertest.Eventually(t, "they are back", func() bool { return v.Depth("classic.dlq") == 200 })
 		v.Queue("limited.dlq", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 3})
 		v.Publish("", "limited.dlq", amqp.Publishing{DeliveryMode: 2})
-		limited, err := s.Client.Plan(t.Context(), operations.PlanRequest{Verb: actions.Adopt, From: "limited.dlq", Sample: 10})
-		if counts := strings.HasPrefix(v.Version, "3."); counts != (err != nil && strings.Contains(err.Error(), "counts each look")) {
+		limited, err := s.Client.Plan(t.Context(), operations.PlanRequest{Verb: actions.Adopt, From: "limited.dlq",
+			Sample: 10})
+		if counts := strings.HasPrefix(v.Version, "3."); counts != (err != nil && strings.Contains(err.Error(),
+			"counts each look")) {
 			t.Errorf("a sample of a queue with a delivery limit: %+v, %v", limited.Sampled, err)
 		}
 		v.DeleteQueue("limited.dlq")
-		if out := redrive("adopt", "classic.dlq", "--limit", "30", "--yes", "--expect-count", "30"); !strings.Contains(out, "30 messages are adopted, and parked") {
+		if out := redrive("adopt", "classic.dlq", "--limit", "30", "--yes", "--expect-count",
+			"30"); !strings.Contains(out, "30 messages are adopted, and parked") {
 			t.Errorf("redrive adopt says\n%s", out)
 		}
 		for _, kind := range []string{"classic", "quorum"} {
 			op := s.adopt(t, operations.PlanRequest{From: kind + ".dlq", Limit: int64(v.Depth(kind+".dlq") - 50)})
-			expect.Equal(t, fmt.Sprint(op.State, op.Done, " ", op.Why), fmt.Sprintf("finished%d 50 more messages are in the queue now", op.Count), "came of it")
+			expect.Equal(t, fmt.Sprint(op.State, op.Done, " ", op.Why),
+				fmt.Sprintf("finished%d 50 more messages are in the queue now", op.Count), "came of it")
 			op = s.adopt(t, operations.PlanRequest{From: kind + ".dlq"})
 			expect.Equal(t, fmt.Sprint(op.State, op.Done, op.Why), "finished50", "came of the rest")
 			expect.Equal(t, v.Depth(kind+".dlq"), 0, "are left")
@@ -158,7 +158,8 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 			t.Errorf("one is parked as %+v", detail)
 		}
 		expect.Equal(t, s.adopt(t, operations.PlanRequest{From: "mail_error"}).Done, 1, "is adopted of MassTransit's")
-		if page, err := s.Client.Messages(t.Context(), "queue:mail", "", 10); err != nil || len(page.Messages) != 1 || page.Messages[0].Error != "no stock" {
+		if page, err := s.Client.Messages(t.Context(), "queue:mail", "", 10); err != nil || len(page.Messages) != 1 ||
+			page.Messages[0].Error != "no stock" {
 			t.Errorf("it is %+v, %v", page.Messages, err)
 		}
 		groups, err := s.Client.Groups(t.Context(), "state:parked")
@@ -184,7 +185,8 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 			var got []string
 			for range 100 {
 				d := c.Next()
-				if got = append(got, string(d.Body)); d.Headers["x-death"] != nil || d.Headers[wire.HeaderID] == nil || d.Headers["n"] != int32(1) {
+				if got = append(got, string(d.Body)); d.Headers["x-death"] != nil || d.Headers[wire.HeaderID] == nil ||
+					d.Headers["n"] != int32(1) {
 					t.Fatalf("it comes with %v", d.Headers)
 				}
 				must(t, d.Ack(false))
@@ -192,7 +194,9 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 			slices.Sort(got)
 			expect.Equal(t, len(slices.Compact(got)), 100, "come back")
 			c.Fail("later")
-			brokertest.Eventually(t, "the next dead letter goes where it went", func() bool { return v.Depth(kind+".dlq") == 1 })
+			brokertest.Eventually(t, "the next dead letter goes where it went", func() bool {
+				return v.Depth(kind+".dlq") == 1
+			})
 		}
 
 		// Who takes the word back has what is replayed from then on parked.
@@ -309,7 +313,8 @@ func TestWhatIsNotAdopted(t *testing.T) {
 				t.Errorf("from %s: %v", c.from, err)
 			}
 		}
-		op := s.adopt(t, operations.PlanRequest{From: "enrolled", EvenWithConsumers: true, WorkQueues: []string{"work"}})
+		op := s.adopt(t, operations.PlanRequest{From: "enrolled", EvenWithConsumers: true,
+			WorkQueues: []string{"work"}})
 		expect.Equal(t, fmt.Sprint(op.State, op.Done), "finished1", "came of one that a person is sure of")
 		expect.Equal(t, s.WaitParked(t, 1)[0].Queue, "work", "is where it failed")
 	})
@@ -326,20 +331,21 @@ func TestAnAdoptionIsPausedAndCancelled(t *testing.T) {
 			v.Publish("", "old.dlq", amqp.Publishing{DeliveryMode: 2, Body: []byte(fmt.Sprint(i))})
 		}
 		s := adopting(t, v, "")
-		ctx := context.Background()
-		p, err := s.Client.Plan(ctx, operations.PlanRequest{Verb: actions.Adopt, From: "old.dlq"})
-		must(t, err)
-		op, err := s.Client.Start(ctx, p.ID, operations.Start{Rate: 50})
-		must(t, err)
-		brokertest.Eventually(t, "it has begun", func() bool { op, err = s.Client.Operation(ctx, op.ID); return err == nil && op.Done > 0 })
-		op, err = s.Client.Order(ctx, op.ID, operations.Pause)
+		ctx := t.Context()
+		op := s.begin(t, operations.PlanRequest{Verb: actions.Adopt, From: "old.dlq"}, operations.Start{Rate: 50})
+		beyond := func(done int64) {
+			brokertest.Eventually(t, fmt.Sprint("it goes on after ", done), func() bool {
+				now, err := s.Client.Operation(ctx, op.ID)
+				return err == nil && now.Done > done
+			})
+		}
+		beyond(0)
+		op, err := s.Client.Order(ctx, op.ID, operations.Pause)
 		must(t, err)
 		<-time.After(300 * time.Millisecond) // one that went on would take some
 		expect.Equal(t, v.Depth("old.dlq"), n-int(op.Done), "are left while it is paused")
-		_, err = s.Client.Order(ctx, op.ID, operations.Resume)
-		must(t, err)
-		done := op.Done
-		brokertest.Eventually(t, "it goes on", func() bool { op, err = s.Client.Operation(ctx, op.ID); return err == nil && op.Done > done })
+		must(t, errOf(s.Client.Order(ctx, op.ID, operations.Resume)))
+		beyond(op.Done)
 		op, err = s.Client.Order(ctx, op.ID, operations.Cancel)
 		must(t, err)
 		c := v.ConsumeMany("old.dlq")
@@ -347,5 +353,493 @@ func TestAnAdoptionIsPausedAndCancelled(t *testing.T) {
 			expect.Equal(t, string(c.Next().Body), fmt.Sprint(i), "comes next of what is left")
 		}
 		expect.Equal(t, s.WaitParked(t, int(op.Done))[0].Queue, "old", "is where they failed")
+	})
+}
+
+// planUnadopt plans to put back what was adopted from a queue.
+func (s *service) planUnadopt(t *testing.T, queue string) operations.Plan {
+	t.Helper()
+	p, err := s.Client.Plan(t.Context(), operations.PlanRequest{Verb: actions.Unadopt, To: queue})
+	must(t, err)
+	return p
+}
+
+// unadopt puts back what was adopted from a queue, and returns the operation at its end.
+func (s *service) unadopt(t *testing.T, queue string) operations.Operation {
+	t.Helper()
+	return s.end(t, s.begin(t, operations.PlanRequest{Verb: actions.Unadopt, To: queue}, operations.Start{}).ID)
+}
+
+// came is all of a message that is the same when it is put back.
+func came(d amqp.Delivery) string {
+	return fmt.Sprint(string(d.Body), d.ContentType, d.ContentEncoding, d.Priority, d.CorrelationId, d.ReplyTo,
+		d.MessageId, d.Timestamp.Unix(), d.Type, d.AppId)
+}
+
+// A team that changes its mind has its dead-letter queue again: what is still parked goes back, in order and as
+// it came. What was replayed, discarded or edited stays so.
+func TestWhatWasAdoptedIsPutBack(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("dlq", amqp.Table{"x-queue-type": "quorum"})
+		v.Queue("copies", nil)
+		for _, work := range []string{"orders", "mail"} {
+			v.Queue(work, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "",
+				"x-dead-letter-routing-key": "dlq"})
+			dead(t, v, work, "dlq", 100, amqp.Table{"n": int32(1), "at": time.Unix(1_700_000_000, 0),
+				"in": amqp.Table{"a": []any{int64(1), "b"}}})
+		}
+		envelope, err := json.Marshal(map[string]any{"RoutingKey": "mail", "Exchange": "shop", "Queue": "mail",
+			"Exception": "no stock", "Message": "{}", "DateTime": "2026-11-20T10:00:00Z",
+			"BasicProperties": map[string]any{"Type": "Shop.Mail"}})
+		must(t, err)
+		v.Publish("", "dlq", amqp.Publishing{DeliveryMode: 2, Type: "EasyNetQ.SystemMessages.Error, EasyNetQ",
+			Body: envelope, ContentType: "application/json", CorrelationId: "c", MessageId: "m", AppId: "shop",
+			Timestamp: time.Unix(1_700_000_001, 0), Priority: 3,
+			ReplyTo: "answers", Headers: amqp.Table{"h": "x", "CC": []any{"copies"}}, UserId: "guest"})
+		// What was in the queue, as a consumer gets it.
+		peek := v.ConsumeMany("dlq")
+		var was []amqp.Delivery
+		for range 201 {
+			was = append(was, peek.Next())
+		}
+		must(t, peek.Channel.Close())
+		brokertest.Eventually(t, "they are requeued", func() bool { return v.Depth("dlq") == 201 })
+
+		s := adopting(t, v, v.Management)
+		expect.Equal(t, s.adopt(t, operations.PlanRequest{From: "dlq"}).Done, 201, "are adopted")
+		v.Queue("other.dlq", nil)
+		v.Publish("", "other.dlq", amqp.Publishing{DeliveryMode: 2, Body: []byte("another queue's")})
+		expect.Equal(t, s.adopt(t, operations.PlanRequest{From: "other.dlq"}).Done, 1, "is adopted of another queue")
+		must(t, s.Client.AllowReplays(t.Context(), "orders", ""))
+		left := map[string]bool{}
+		for _, m := range s.WaitParked(t, 202) {
+			read, err := s.Client.Body(t.Context(), m.ID)
+			must(t, err)
+			body, err := io.ReadAll(read)
+			must(t, err)
+			must(t, read.Close())
+			left[string(body)] = true
+			switch string(body) {
+			case "orders 3", "orders 50":
+				s.act(t, actions.Act{Verb: actions.Replay, IDs: []string{m.ID}})
+			case "mail 7":
+				s.act(t, actions.Act{Verb: actions.Discard, IDs: []string{m.ID}})
+			case "orders 8":
+				edited := []byte("orders 8, edited")
+				must(t, errOf(s.Client.Edit(t.Context(), actions.EditRequest{ID: m.ID, Body: &edited})))
+			default:
+				delete(left, string(body))
+			}
+		}
+		p := s.planUnadopt(t, "dlq")
+		expect.Equal(t, fmt.Sprint(p.Count, p.Blocked, p.Warnings), "197 [] []", "is planned")
+		op := s.unadopt(t, "dlq")
+		expect.Equal(t, fmt.Sprint(op.State, op.Done, op.Failed, op.Why), "finished197 0", "came of it")
+		c := v.ConsumeMany("dlq")
+		for _, d := range was {
+			if left[string(d.Body)] {
+				continue
+			}
+			is := c.Next()
+			if came(is) != came(d) {
+				t.Fatalf("it comes back as\n%s, and came as\n%s", came(is), came(d))
+			}
+			expect.Equal(t, is.UserId, "", "is the user-id, which RabbitMQ refuses from the service's user")
+			delete(d.Headers, "CC")
+			delete(d.Headers, "x-delivery-count")
+			delete(d.Headers, "x-acquired-count")
+			if !reflect.DeepEqual(is.Headers, d.Headers) {
+				t.Fatalf("it comes back with\n%v, and came with\n%v", is.Headers, d.Headers)
+			}
+		}
+		must(t, c.Channel.Close())
+		expect.Equal(t, v.Depth("copies"), 1, "are copied")
+		expect.Equal(t, s.WaitParked(t, 1)[0].AdoptedFrom, "other.dlq", "is still parked")
+		work := v.ConsumeMany("orders")
+		for range 3 { // were replayed
+			work.Next()
+		}
+		ledger, err := s.Client.Ledger(t.Context(), true)
+		must(t, err)
+		expect.Equal(t, fmt.Sprint(ledger.Total.Off, ledger.Total.Forwarded), "0 197", "off, and forwarded")
+	})
+}
+
+// Nothing is put where it would be lost, or would come back.
+func TestWhereNothingIsPutBack(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("dlq", amqp.Table{"x-queue-type": "quorum"})
+		for i := range 30 {
+			v.Publish("", "dlq", amqp.Publishing{DeliveryMode: 2, Body: fmt.Append(nil, i), Expiration: "3600000"})
+		}
+		s := adopting(t, v, v.Management)
+		expect.Equal(t, s.adopt(t, operations.PlanRequest{From: "dlq"}).Done, 30, "are adopted")
+		again := func(arguments amqp.Table) {
+			t.Helper()
+			_, err := v.Channel().QueueDelete("dlq", false, false, false)
+			must(t, err)
+			v.Queue("dlq", arguments)
+			brokertest.Eventually(t, "the management API knows it", func() bool {
+				p := s.planUnadopt(t, "dlq")
+				return !strings.Contains(fmt.Sprint(p.Warnings), "not known")
+			})
+		}
+		for says, arguments := range map[string]amqp.Table{
+			"is a stream":           {"x-queue-type": "stream"},
+			"dead-letters to":       {"x-dead-letter-exchange": "redrive"},
+			"has room for 20: give": {"x-max-length": int32(20)},
+		} {
+			again(arguments)
+			if p := s.planUnadopt(t, "dlq"); !strings.Contains(fmt.Sprint(p.Blocked), says) {
+				t.Errorf("%v: it is blocked by %q", arguments, p.Blocked)
+			}
+		}
+		again(amqp.Table{"x-message-ttl": int32(60_000), "x-max-length": int32(20), "x-overflow": "reject-publish"})
+		warnings := fmt.Sprint(s.planUnadopt(t, "dlq").Warnings)
+		for _, says := range []string{"expire after 1m0s", "no more than 20", "30 of the messages have an expiration"} {
+			if !strings.Contains(warnings, says) {
+				t.Errorf("%s is missing in %s", says, warnings)
+			}
+		}
+		// What is full stops it.
+		op := s.unadopt(t, "dlq")
+		if op.State != operations.Stopped || !strings.Contains(op.Why, "is it full?") || op.Done == 0 {
+			t.Errorf("it is %s: %s, after %d", op.State, op.Why, op.Done)
+		}
+		brokertest.Eventually(t, "none is lost", func() bool {
+			return v.Depth("dlq")+len(s.Parked(t)) == 30 && v.Depth("dlq") == int(op.Done)
+		})
+		// A queue that is deleted meanwhile stops it too.
+		left := len(s.Parked(t))
+		again(nil)
+		p := s.planUnadopt(t, "dlq")
+		_, err := v.Channel().QueueDelete("dlq", false, false, false)
+		must(t, err)
+		op, err = s.Client.Start(t.Context(), p.ID, operations.Start{})
+		must(t, err)
+		brokertest.Eventually(t, "it stops", func() bool {
+			op, err = s.Client.Operation(t.Context(), op.ID)
+			return err == nil && op.State == operations.Stopped && strings.Contains(op.Why, "does not exist")
+		})
+		expect.Equal(t, len(s.Parked(t)), left, "are parked")
+		// So does a right that is missing.
+		v.Queue("dlq", nil)
+		rights := management.ServiceRights(policy.Set{policy.Default()}, "*")
+		rights.Write = `^(redrive\..*|dlq)$`
+		v.Give(v.ServiceUser(), rights)
+		op = s.unadopt(t, "dlq")
+		if op.State != operations.Stopped || !strings.Contains(op.Why, "redrive permissions --adopt") {
+			t.Errorf("without the right it is %s: %s", op.State, op.Why)
+		}
+		v.Give(v.ServiceUser(), management.ServiceRights(policy.Set{policy.Default()}, "*"))
+		// Consumers get what is put back, if a person says that they are to.
+		c := v.ConsumeMany("dlq")
+		brokertest.Eventually(t, "it has a consumer", func() bool {
+			return strings.Contains(fmt.Sprint(s.planUnadopt(t, "dlq").Blocked), "has consumers (1)")
+		})
+		p, err = s.Client.Plan(t.Context(),
+			operations.PlanRequest{Verb: actions.Unadopt, To: "dlq", EvenWithConsumers: true})
+		must(t, err)
+		_, err = s.Client.Start(t.Context(), p.ID, operations.Start{})
+		must(t, err)
+		for range left {
+			c.Next()
+		}
+	})
+}
+
+const followedPolicies = `policies:
+  - {name: p, queues: ["*"], attempts: 3, backoff: {fixed: 300ms}, jitter: none, no_consumer: retry}
+adopt:
+`
+
+// follows waits until the service follows a queue, or is in another state, and returns that.
+func (s *service) follows(t *testing.T, queue, state string) (is operations.Follow) {
+	t.Helper()
+	brokertest.Eventually(t, fmt.Sprintf("%s is %s", queue, state), func() bool {
+		all, err := s.Client.DeadLetterQueues(t.Context())
+		must(t, err)
+		is = operations.Follow{}
+		for _, q := range all.Queues {
+			if q.Queue == queue && q.Follow != nil {
+				is = *q.Follow
+			}
+		}
+		return is.State == state
+	})
+	return is
+}
+
+// diesTo declares a work queue whose dead letters go to a queue.
+func diesTo(v *brokertest.VHost, work, kind, dlq string) {
+	v.Queue(work, amqp.Table{"x-queue-type": kind, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dlq})
+}
+
+// A team has a work queue with a dead-letter queue of its own, and changes neither: what its consumer
+// rejects comes back after its delay, with its attempts counted, and is parked in the end.
+func TestAFollowedQueueIsRetried(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		for _, kind := range []string{"classic", "quorum"} {
+			v.Queue(kind+".dlq", amqp.Table{"x-queue-type": kind})
+			diesTo(v, kind, kind, kind+".dlq")
+			v.Exchange(kind+".shop", "fanout", kind)
+		}
+		s := run(t, servertest.Config(t, v, followedPolicies+`  classic.dlq: {queue: classic, then: retry}
+  "*.dlq": {then: retry}
+`)).ready(t)
+		for _, kind := range []string{"classic", "quorum"} { // by its name, and as the only one that leads there
+			s.follows(t, kind+".dlq", operations.Following)
+			c := v.ConsumeMany(kind)
+			v.Publish(kind+".shop", "order.eu", amqp.Publishing{DeliveryMode: 2, MessageId: "7", Body: []byte("order"),
+				Headers: amqp.Table{"x-exception-message": "no stock"}})
+			failed, id := reject(t, c.Next()), any(nil)
+			for attempt := 1; attempt <= 2; attempt++ {
+				d := c.Next()
+				if waited := time.Since(failed); waited < 300*time.Millisecond {
+					t.Errorf("it came back after %s", waited)
+				}
+				h := d.Headers
+				if id == nil {
+					id = h[wire.HeaderID]
+				}
+				if h[wire.HeaderID] != id || id == nil || h[wire.HeaderAttempt] != int64(attempt) ||
+					h[wire.HeaderQueue] != kind || h[wire.HeaderExchange] != kind+".shop" ||
+					h[wire.HeaderRoutingKey] != "order.eu" || h["x-death"] != nil {
+					t.Errorf("attempt %d comes with %v", attempt, h)
+				}
+				failed = reject(t, d)
+			}
+			var parked int
+			brokertest.Eventually(t, "it is parked", func() bool {
+				parked = 0
+				for _, m := range s.Parked(t) {
+					if m.Queue == kind {
+						parked++
+						if m.ID != id || m.Attempt != 3 || m.Exchange != kind+".shop" || m.Error != "no stock" {
+							t.Errorf("parked as %+v", m)
+						}
+					}
+				}
+				return parked > 0
+			})
+			expect.Equal(t, parked, 1, "are parked of %s", kind)
+			expect.Equal(t, s.Replay(t, "queue:"+kind), 1, "are replayed")
+			d := c.Next()
+			expect.Equal(t, d.Headers[wire.HeaderAttempt], any(int64(0)), "attempts of a replayed one")
+			reject(t, d) // and is seen when it fails again
+			if d := c.Next(); d.Headers[wire.HeaderID] != id || d.Headers[wire.HeaderAttempt] != int64(1) {
+				t.Errorf("after the replay it comes with %v", d.Headers)
+			} else {
+				must(t, d.Ack(false))
+			}
+		}
+	})
+}
+
+// Where no work queue is named, or a message says that it failed in another, nothing is retried.
+func TestWhatAFollowedQueueParks(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		for dlq, works := range map[string][]string{
+			"mixed.dlq": {"a", "b"}, "named.dlq": {"c", "d"}, "plain.dlq": {"e"}, "none_error": nil,
+		} {
+			v.Queue(dlq, amqp.Table{"x-queue-type": "quorum"})
+			for _, work := range works {
+				diesTo(v, work, "quorum", dlq)
+			}
+		}
+		s := run(t, servertest.Config(t, v, followedPolicies+`  mixed.dlq: {then: retry}
+  named.dlq: {queue: c, then: retry}
+  plain.dlq: e
+  none_error: {then: retry}
+`)).ready(t)
+		for _, queue := range []string{"mixed.dlq", "named.dlq", "plain.dlq", "none_error"} {
+			s.follows(t, queue, operations.Following)
+		}
+		for _, work := range []string{"a", "b", "d", "e"} {
+			c := v.ConsumeMany(work)
+			v.Publish("", work, amqp.Publishing{DeliveryMode: 2, Body: []byte("same")})
+			reject(t, c.Next())
+		}
+		for range 2 { // the same bytes: two messages
+			v.Publish("", "none_error", amqp.Publishing{DeliveryMode: 2, Body: []byte("same"),
+				Headers: amqp.Table{"MT-Reason": "fault", "MT-Fault-Message": "no stock"}})
+		}
+		all := s.WaitParked(t, 6)
+		ids := map[string]bool{}
+		for _, m := range all {
+			ids[m.ID] = true
+			detail, err := s.Client.Message(t.Context(), m.Key)
+			must(t, err)
+			why := map[string]string{"a": "2 queues dead-letter there", "b": "2 queues dead-letter there",
+				"d": `says that it failed in "d"`, "e": "what lands there is parked",
+				"": "no queue dead-letters there"}[m.Queue]
+			if why == "" || !strings.Contains(detail.ParkedFor, why) {
+				t.Errorf("one of %q is parked because %s", m.Queue, detail.ParkedFor)
+			}
+		}
+		expect.Equal(t, len(ids), 6, "ids")
+		// What a framework publishes to the queue that the config names a work queue for is of that one.
+		c := v.ConsumeMany("c")
+		v.Publish("", "named.dlq", amqp.Publishing{DeliveryMode: 2, Body: []byte("framework"),
+			Headers: amqp.Table{"MT-Reason": "fault"}})
+		if d := c.Ack(); string(d.Body) != "framework" || d.Headers[wire.HeaderAttempt] != int64(1) {
+			t.Errorf("it comes as %+v", d)
+		}
+	})
+}
+
+// What cannot be followed says why, stops no other queue, and is followed once it can be.
+func TestAQueueThatCannotBeFollowed(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("fine.dlq", amqp.Table{"x-queue-type": "quorum"})
+		v.Queue("log", amqp.Table{"x-queue-type": "stream"})
+		v.Queue("busy", amqp.Table{"x-queue-type": "quorum"})
+		deadLettered(v, "enrolled", "quorum")
+		busy := v.ConsumeMany("busy")
+		own := v.DialURL(v.URL())
+		ch, err := own.Channel()
+		must(t, err)
+		must(t, errOf(ch.QueueDeclare("mine", false, false, true, false, nil)))
+		c := servertest.Config(t, v, followedPolicies+`  late: {}
+  log: {}
+  busy: {}
+  enrolled: {}
+  mine: {}
+  secret: {}
+  "*.dlq": {}
+`)
+		var readable []string
+		for _, name := range c.FollowedQueues() {
+			if name != "secret" {
+				readable = append(readable, name)
+			}
+		}
+		c.Broker.URL = v.ServiceURL(c.Policies, readable...)
+		v.Queue("secret", amqp.Table{"x-queue-type": "quorum"})
+		s := run(t, c)
+		for queue, state := range map[string]string{"late": "missing", "log": "stream", "busy": "consumers",
+			"enrolled": "enrolled", "mine": "exclusive", "secret": "forbidden", "fine.dlq": operations.Following} {
+			if is := s.follows(t, queue, state); (is.Why == "") != (state == operations.Following) {
+				t.Errorf("%s is %+v", queue, is)
+			}
+		}
+		if _, text := s.get(t, "/readyz"); !strings.Contains(text, "followed queue late: ") ||
+			strings.Contains(text, "followed queue fine.dlq") {
+			t.Errorf("/readyz says %s", text)
+		}
+		_, page := s.get(t, "/")
+		out, _ := s.redrive(t, "adopt")
+		for onPage, inTable := range map[string]string{"late": "late", "Not followed: missing": "missing, park",
+			"fine.dlq": "fine.dlq", "Followed, then park": "following, park"} {
+			if !strings.Contains(page, onPage) || !strings.Contains(out, inTable) {
+				t.Errorf("%s is not on the page, or redrive adopt says\n%s", onPage, out)
+			}
+		}
+		v.Publish("", "fine.dlq", amqp.Publishing{DeliveryMode: 2, Body: []byte("fine")})
+		s.WaitParked(t, 1)
+
+		v.Queue("late", amqp.Table{"x-queue-type": "classic"})
+		v.Publish("", "late", amqp.Publishing{DeliveryMode: 2, Body: []byte("late")})
+		must(t, busy.Channel.Close())
+		must(t, ch.Close())
+		must(t, own.Close())
+		brokertest.Eventually(t, "the exclusive queue is gone", func() bool {
+			_, err := v.Channel().QueueDeclare("mine", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+			return err == nil
+		})
+		v.Queue("later.dlq", amqp.Table{"x-queue-type": "quorum"})
+		v.ServiceURL(c.Policies, c.FollowedQueues()...)
+		for _, queue := range []string{"late", "busy", "mine", "secret", "later.dlq"} {
+			s.follows(t, queue, operations.Following)
+		}
+		s.WaitParked(t, 2)
+		// It is deleted while it is followed, and comes again.
+		must(t, errOf(v.Channel().QueueDelete("late", false, false, false)))
+		s.follows(t, "late", "missing")
+		v.Queue("late", amqp.Table{"x-queue-type": "classic"})
+		v.Publish("", "late", amqp.Publishing{DeliveryMode: 2, Body: []byte("again")})
+		s.WaitParked(t, 3)
+	})
+}
+
+// A person has a queue followed, over a restart, and stops it. What the config follows, it alone decides.
+func TestAPersonHasAQueueFollowed(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		for _, queue := range []string{"mail_error", "orders_error"} {
+			v.Queue(queue, amqp.Table{"x-queue-type": "quorum"})
+		}
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		c := servertest.Config(t, v, followedPolicies+"  mail_error: {}\n")
+		c.Broker.URL = v.ServiceURL(c.Policies, "mail_error", "orders_error")
+		s := run(t, c)
+		s.follows(t, "mail_error", operations.Following)
+		if out, code := s.redrive(t, "adopt", "mail_error", "--unfollow"); code == 0 || !strings.Contains(out,
+			"the config follows") {
+			t.Errorf("unfollowing what the config follows: %d %s", code, out)
+		}
+		if out, code := s.redrive(t, "adopt", "orders_error", "--unfollow"); code == 0 || !strings.Contains(out,
+			"is not followed") {
+			t.Errorf("unfollowing what is not followed: %d %s", code, out)
+		}
+		out, code := s.redrive(t, "adopt", "orders_error", "--queue", "orders", "--follow", "--then", "retry", "--yes")
+		expect.Equal(t, code, 0, "is the exit code: %s", out)
+		if is := s.follows(t, "orders_error", operations.Following); is.By == "" || is.Queue != "orders" {
+			t.Errorf("it is followed as %+v", is)
+		}
+		if _, page := s.get(t, "/"); strings.Count(page, `name="stop"`) != 1 {
+			t.Error("the page offers to stop what the config follows, or does not what a person has followed")
+		}
+		must(t, s.Stop())
+		s = run(t, c)
+		s.follows(t, "orders_error", operations.Following)
+		work := v.ConsumeMany("orders")
+		v.Publish("", "orders_error", amqp.Publishing{DeliveryMode: 2, Body: []byte("failed")})
+		work.Take("failed")
+		out, code = s.redrive(t, "adopt", "orders_error", "--unfollow")
+		expect.Equal(t, code, 0, "is the exit code: %s", out)
+		brokertest.Eventually(t, "it is no longer consumed", func() bool {
+			all, err := s.Client.DeadLetterQueues(t.Context())
+			must(t, err)
+			at, _ := v.State("orders_error")
+			return at.Consumers == 0 && !slices.ContainsFunc(all.Queues, func(q operations.DeadLetterQueue) bool {
+				return q.Queue == "orders_error" && q.Follow != nil
+			})
+		})
+		v.Publish("", "orders_error", amqp.Publishing{DeliveryMode: 2, Body: []byte("stays")})
+		v.Publish("", "mail_error", amqp.Publishing{DeliveryMode: 2, Body: []byte("mail")})
+		s.WaitParked(t, 1)
+		expect.Equal(t, v.Depth("orders_error"), 1, "stays in the queue")
+	})
+}
+
+// Two services follow one queue: the second knows the consumer of the first, RabbitMQ shares the messages
+// out, and each is parked once.
+func TestTwoServicesFollowOneQueue(t *testing.T) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("shared_error", amqp.Table{"x-queue-type": "quorum"})
+		var all []*service
+		for range 2 {
+			s := run(t, servertest.Config(t, v, "adopt: {shared_error: shared}"))
+			s.follows(t, "shared_error", operations.Following)
+			all = append(all, s)
+		}
+		const n = 200
+		for i := range n {
+			v.Publish("", "shared_error", amqp.Publishing{DeliveryMode: 2, Body: fmt.Append(nil, i)})
+		}
+		brokertest.Eventually(t, "all are parked, each once", func() bool {
+			return len(all[0].Parked(t))+len(all[1].Parked(t)) == n
+		})
+		ids := map[string]bool{}
+		for _, s := range all {
+			parked := s.Parked(t)
+			for _, m := range parked {
+				ids[m.ID] = true
+			}
+			if len(parked) == 0 {
+				t.Error("one gets no message")
+			}
+		}
+		expect.Equal(t, len(ids), n, "are parked by both")
 	})
 }

@@ -52,9 +52,9 @@ func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 		user, secret := mallory(t, v, "classic")
 
 		mine := v.ConsumeMany("mine")
-		sender, err := v.DialURL(v.URLAs(user, "pw")).Channel()
-		must(t, err)
-		death := amqp.Table{"queue": "secret", "reason": "rejected", "exchange": "redrive.retry.secret", "count": int64(1),
+		sender := v.As(user, "pw")
+		death := amqp.Table{"queue": "secret", "reason": "rejected", "exchange": "redrive.retry.secret",
+			"count":        int64(1),
 			"routing-keys": []any{"secret"}, "time": time.Unix(1_700_000_000, 0)}
 		for i, forged := range []amqp.Table{
 			{"x-death": []any{death}},
@@ -65,7 +65,7 @@ func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 			{"x-delay": int32(5), wire.HeaderDelay: int64(99999999), "x-delivery-count": int64(77)},
 		} {
 			body := fmt.Sprint("forged ", i)
-			publish(t, sender, "", "mine", amqp.Publishing{Headers: forged, Body: []byte(body)})
+			sender.Publish("", "mine", amqp.Publishing{Headers: forged, Body: []byte(body)})
 			d := mine.Next()
 			reject(t, d)
 			back := mine.Next()
@@ -83,7 +83,8 @@ func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 			must(t, back.Ack(false))
 		}
 		// Straight into the intake, past the exchange that proves a dead letter.
-		v.Publish("", wire.QueueIntake, amqp.Publishing{Headers: amqp.Table{"x-death": []any{death}}, Body: []byte("direct")})
+		v.Publish("", wire.QueueIntake, amqp.Publishing{Headers: amqp.Table{"x-death": []any{death}},
+			Body: []byte("direct")})
 		p := s.WaitParked(t, 1)[0]
 		if !strings.Contains(p.ParkedFor, "not dead-lettered or reported") || p.Queue != "" {
 			t.Errorf("parked as %+v", p)
@@ -148,25 +149,27 @@ func TestPoisonMessagesAreParkedAndBlockNothing(t *testing.T) {
 		{"empty body", amqp.Publishing{}, ""},
 		{"timestamp 0", amqp.Publishing{Timestamp: time.Unix(0, 0)}, ""},
 		{"16 MiB body", amqp.Publishing{Body: big}, ""},
-		{"headers that fill a frame", amqp.Publishing{Headers: amqp.Table{"big": strings.Repeat("x", 130_900)}}, "one frame holds"},
+		{"headers that fill a frame", amqp.Publishing{Headers: amqp.Table{"big": strings.Repeat("x", 130_900)}},
+			"one frame holds"},
 	}
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		s := start(t, v, `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 50ms}, jitter: none, reasons: [expired], no_consumer: retry}]`).ready(t)
 		deadLettered(v, "work", "quorum")
-		conn, err := amqp.DialConfig(v.URL(), amqp.Config{Dial: func(network, addr string) (net.Conn, error) {
-			c, err := net.Dial(network, addr)
-			return unsignedConn{c}, err
-		}})
-		must(t, err)
-		defer conn.Close()
-		ch, err := conn.Channel()
-		must(t, err)
+		sender := brokertest.NewClient(t, func() *amqp.Connection {
+			conn, err := amqp.DialConfig(v.URL(), amqp.Config{Dial: func(network, addr string) (net.Conn, error) {
+				c, err := net.Dial(network, addr)
+				return unsignedConn{c}, err
+			}})
+			must(t, err)
+			t.Cleanup(func() { conn.Close() })
+			return conn
+		})
 		back := func(name string) amqp.Delivery {
 			if e := s.wait(t, retry.Retried, retry.Parked); e.Kind == retry.Parked {
 				t.Errorf("%s is parked: %s", name, e.Why)
 				return amqp.Delivery{}
 			}
-			d, ok, err := ch.Get("work", true)
+			d, ok, err := sender.Own().Get("work", true)
 			if err != nil || !ok {
 				t.Fatalf("%s: got %v, %v", name, ok, err)
 			}
@@ -174,7 +177,7 @@ func TestPoisonMessagesAreParkedAndBlockNothing(t *testing.T) {
 		}
 		for _, poison := range poisons {
 			poison.p.Expiration = "0"
-			publish(t, ch, "", "work", poison.p)
+			sender.Publish("", "work", poison.p)
 			if poison.parked == "" {
 				d := back(poison.name)
 				if sha256.Sum256(d.Body) != sha256.Sum256(poison.p.Body) || d.Headers[wire.HeaderAttempt] != int64(1) ||
@@ -183,11 +186,12 @@ func TestPoisonMessagesAreParkedAndBlockNothing(t *testing.T) {
 						poison.name, len(d.Body), d.Headers[wire.HeaderAttempt], d.Timestamp)
 				}
 			} else {
-				if e := s.wait(t, retry.Retried, retry.Parked); !strings.Contains(e.Why, poison.parked) || e.Queue != "work" {
+				if e := s.wait(t, retry.Retried, retry.Parked); !strings.Contains(e.Why, poison.parked) ||
+					e.Queue != "work" {
 					t.Errorf("%s: %+v; want it parked because %q", poison.name, e, poison.parked)
 				}
 			}
-			publish(t, ch, "", "work", amqp.Publishing{Body: []byte("after"), Expiration: "0"})
+			sender.Publish("", "work", amqp.Publishing{Body: []byte("after"), Expiration: "0"})
 			if d := back("after " + poison.name); string(d.Body) != "after" {
 				t.Errorf("after %s: %.20q", poison.name, d.Body)
 			}
@@ -205,7 +209,8 @@ const notUTF8 = "orders.\xbe\xff"
 func TestANameThatIsNotUTF8IsParkedWithItsBytes(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		data := t.TempDir()
-		seed(t, data, &store.Record{ID: uuid.New(), Queue: notUTF8, State: store.Waiting, Due: time.Now(), FailedAt: time.Now(), FirstFailed: time.Now(), Failures: 1})
+		seed(t, data, &store.Record{ID: uuid.New(), Queue: notUTF8, State: store.Waiting, Due: time.Now(),
+			FailedAt: time.Now(), FirstFailed: time.Now(), Failures: 1})
 		s := startAt(t, v, soon, data).ready(t)
 		v.Publish(wire.ExchangeFailures, notUTF8, amqp.Publishing{Body: []byte("reported")})
 		v.Publish(wire.ExchangeParked, "", amqp.Publishing{Body: []byte("collected"), Headers: amqp.Table{
@@ -233,7 +238,9 @@ func TestANameThatIsNotUTF8IsParkedWithItsBytes(t *testing.T) {
 			"the metrics show … of it parked")
 		// An editor's file names such a queue.
 		line := `{"redrive":1,"id":"11111111-1111-1111-1111-111111111111","queue":{"base64":"b3JkZXJzLr7/"},"state":"parked","due":"2026-01-02T03:04:05Z","attempt":1,"message":{"exchange":"","routing_key":"k"}}`
-		if _, err := s.Client.Import(context.Background(), strings.NewReader(line), actions.ImportOptions{}); err == nil || !strings.Contains(err.Error(), `"orders.\xbe\xff" is not a work queue`) {
+		if _, err := s.Client.Import(context.Background(), strings.NewReader(line),
+			actions.ImportOptions{}); err == nil || !strings.Contains(err.Error(),
+			`"orders.\xbe\xff" is not a work queue`) {
 			t.Errorf("importing a file with such a queue: %v", err)
 		}
 		expect.Err(t, s.Stop(), nil, "it ended with")
@@ -260,7 +267,8 @@ func seed(t *testing.T, data string, records ...*store.Record) {
 func TestReportsForInventedNamesDelayNoRetry(t *testing.T) {
 	const invented, named = 4000, 1000 + 250 // the budget of one user, and of names not known yet
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-		s := run(t, servertest.Config(t, v, `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 1s}, jitter: none}]`)).ready(t)
+		s := run(t, servertest.Config(t, v,
+			`policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 1s}, jitter: none}]`)).ready(t)
 		deadLettered(v, "work", "quorum")
 		work := v.ConsumeMany("work")
 		v.Publish("", "work", amqp.Publishing{Body: []byte("honest")})
@@ -270,7 +278,8 @@ func TestReportsForInventedNamesDelayNoRetry(t *testing.T) {
 		var last *amqp.DeferredConfirmation
 		for i := range invented {
 			var err error
-			if last, err = ch.PublishWithDeferredConfirm(wire.ExchangeFailures, fmt.Sprint("invented.", i), true, false, amqp.Publishing{Body: []byte("report")}); err != nil {
+			if last, err = ch.PublishWithDeferredConfirm(wire.ExchangeFailures, fmt.Sprint("invented.", i), true, false,
+				amqp.Publishing{Body: []byte("report")}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -311,9 +320,11 @@ func TestReportsForInventedNamesDelayNoRetry(t *testing.T) {
 // that stand there a second time, with the name of another.
 func forgery(queue string, twice ...string) []byte {
 	fields := [][]byte{
-		brokertest.TextField("queue", queue), brokertest.TextField("reason", "rejected"), brokertest.TextField("exchange", wire.RetryExchange(queue)),
+		brokertest.TextField("queue", queue), brokertest.TextField("reason", "rejected"),
+		brokertest.TextField("exchange", wire.RetryExchange(queue)),
 		brokertest.Field("count", 'l', make([]byte, 8)), brokertest.Field("time", 'T', make([]byte, 8)),
-		brokertest.Field("routing-keys", 'A', brokertest.Sized(append([]byte{'S'}, brokertest.Sized([]byte(queue))...))),
+		brokertest.Field("routing-keys", 'A',
+			brokertest.Sized(append([]byte{'S'}, brokertest.Sized([]byte(queue))...))),
 	}
 	for i := 0; i+1 < len(twice); i += 2 {
 		fields = append(fields, brokertest.TextField(twice[i], twice[i+1]))
@@ -331,9 +342,11 @@ func randomForgery(r *rand.Rand) (table []byte) {
 	for range 1 + r.IntN(4) {
 		switch r.IntN(4) {
 		case 0:
-			table = append(table, brokertest.TextField([]string{"x-first-death-", "x-last-death-"}[r.IntN(2)]+[]string{"queue", "reason", "exchange"}[r.IntN(3)], queue())...)
+			table = append(table, brokertest.TextField([]string{"x-first-death-",
+				"x-last-death-"}[r.IntN(2)]+[]string{"queue", "reason", "exchange"}[r.IntN(3)], queue())...)
 		case 1:
-			table = append(table, brokertest.TextField([]string{wire.HeaderQueue, wire.HeaderExchange, wire.HeaderRoutingKey}[r.IntN(3)], queue())...)
+			table = append(table, brokertest.TextField([]string{wire.HeaderQueue, wire.HeaderExchange,
+				wire.HeaderRoutingKey}[r.IntN(3)], queue())...)
 		default:
 			var entries [][]byte
 			for range 1 + r.IntN(3) {
@@ -380,10 +393,12 @@ func TestADuplicateHeaderChoosesNoQueue(t *testing.T) {
 			"two headers":                     append(deaths(forgery("mine")), deaths(forgery("secret"))...),
 			"of a queue that is not enrolled": append(deaths(forgery("mine")), deaths(forgery("victim"))...),
 			"queue twice":                     deaths(forgery("mine", "queue", "secret")),
-			"queue and exchange twice":        deaths(forgery("mine", "queue", "victim", "exchange", wire.RetryExchange("victim"))),
+			"queue and exchange twice": deaths(forgery("mine", "queue", "victim", "exchange",
+				wire.RetryExchange("victim"))),
 		} {
 			e := try(name, table)
-			if strings.HasPrefix(v.Version, "3.") && (e.Kind != retry.Parked || !strings.Contains(e.Why, "twice") || !strings.Contains(e.Why, "not proven")) {
+			if strings.HasPrefix(v.Version, "3.") && (e.Kind != retry.Parked || !strings.Contains(e.Why, "twice") ||
+				!strings.Contains(e.Why, "not proven")) {
 				t.Errorf("%s: %s because %q", name, e.Kind, e.Why)
 			}
 		}
@@ -394,7 +409,8 @@ func TestADuplicateHeaderChoosesNoQueue(t *testing.T) {
 		t.Logf("%v", became)
 		secret.Nothing()
 		expect.Equal(t, v.Messages("victim"), 0, "messages are in a queue that is not enrolled")
-		if err := v.Channel().ExchangeDeclarePassive(wire.RetryExchange("victim"), amqp.ExchangeFanout, true, false, false, false, nil); err == nil {
+		if err := v.Channel().ExchangeDeclarePassive(wire.RetryExchange("victim"), amqp.ExchangeFanout, true, false,
+			false, false, nil); err == nil {
 			t.Error("a queue was enrolled by a forged header")
 		}
 	})

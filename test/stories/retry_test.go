@@ -1,9 +1,9 @@
 package stories_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -22,13 +22,13 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/cli"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -39,13 +39,20 @@ var ways = []struct {
 	name, queue, policy string
 	waits               []time.Duration // as the way rounds them
 }{
-	{retry.InStore, "classic", `queues: ["*"], attempts: 3, backoff: [200ms, 400ms], jitter: none`, []time.Duration{200 * time.Millisecond, 400 * time.Millisecond}},
-	{retry.InStore, "quorum", `queues: ["*"], attempts: 3, backoff: [200ms, 400ms], jitter: none`, []time.Duration{200 * time.Millisecond, 400 * time.Millisecond}},
-	{"levels", "quorum", `queues: [orders], attempts: 3, backoff: [150ms, 400ms], wait: {levels: [200ms, 500ms]}`, []time.Duration{200 * time.Millisecond, 500 * time.Millisecond}},
-	{"fixed", "quorum", `queues: [orders], attempts: 3, backoff: {fixed: 200ms}, wait: {fixed: 300ms}`, []time.Duration{300 * time.Millisecond, 300 * time.Millisecond}},
-	{"dynamic", "quorum", `queues: [orders], attempts: 3, backoff: [150ms, 400ms], jitter: none, wait: dynamic`, []time.Duration{200 * time.Millisecond, 400 * time.Millisecond}},
-	{"message-ttl", "quorum", `queues: [orders], attempts: 3, backoff: {fixed: 200ms}, wait: message-ttl`, []time.Duration{200 * time.Millisecond, 200 * time.Millisecond}},
-	{"binary", "quorum", `queues: [orders], attempts: 3, backoff: [150ms, 400ms], jitter: none, wait: {binary: 100ms}`, []time.Duration{200 * time.Millisecond, 400 * time.Millisecond}},
+	{retry.InStore, "classic", `queues: ["*"], attempts: 3, backoff: [200ms, 400ms], jitter: none`,
+		[]time.Duration{200 * time.Millisecond, 400 * time.Millisecond}},
+	{retry.InStore, "quorum", `queues: ["*"], attempts: 3, backoff: [200ms, 400ms], jitter: none`,
+		[]time.Duration{200 * time.Millisecond, 400 * time.Millisecond}},
+	{"levels", "quorum", `queues: [orders], attempts: 3, backoff: [150ms, 400ms], wait: {levels: [200ms, 500ms]}`,
+		[]time.Duration{200 * time.Millisecond, 500 * time.Millisecond}},
+	{"fixed", "quorum", `queues: [orders], attempts: 3, backoff: {fixed: 200ms}, wait: {fixed: 300ms}`,
+		[]time.Duration{300 * time.Millisecond, 300 * time.Millisecond}},
+	{"dynamic", "quorum", `queues: [orders], attempts: 3, backoff: [150ms, 400ms], jitter: none, wait: dynamic`,
+		[]time.Duration{200 * time.Millisecond, 400 * time.Millisecond}},
+	{"message-ttl", "quorum", `queues: [orders], attempts: 3, backoff: {fixed: 200ms}, wait: message-ttl`,
+		[]time.Duration{200 * time.Millisecond, 200 * time.Millisecond}},
+	{"binary", "quorum", `queues: [orders], attempts: 3, backoff: [150ms, 400ms], jitter: none, wait: {binary: 100ms}`,
+		[]time.Duration{200 * time.Millisecond, 400 * time.Millisecond}},
 }
 
 // A message waits where its policy says, and nowhere else. It comes back as it was, not early, with its
@@ -65,7 +72,8 @@ func TestAFailedMessageIsRetriedAndParkedAtTheEnd(t *testing.T) {
 				failed := reject(t, c.Next())
 				inStore, id := way.name == retry.InStore, ""
 				for i, wait := range way.waits {
-					if e := s.wait(t, retry.Waiting); e.Way != way.name || e.Delay < wait || !inStore && e.Delay > wait || e.Instead != "" {
+					if e := s.wait(t, retry.Waiting); e.Way != way.name || e.Delay < wait || !inStore &&
+						e.Delay > wait || e.Instead != "" {
 						t.Errorf("attempt %d waits as %+v; want %s with %s", i+1, e, way.name, wait)
 					}
 					d := c.Next()
@@ -81,15 +89,18 @@ func TestAFailedMessageIsRetriedAndParkedAtTheEnd(t *testing.T) {
 						case strings.HasPrefix(k, "x-redrive-"):
 							ours[k] = val
 						case inStore && k == "x-delivery-count": // the broker's own, on quorum queues
-						case !inStore && slices.Contains([]string{"x-death", "x-first-death-exchange", "x-first-death-queue", "x-first-death-reason",
-							"x-last-death-exchange", "x-last-death-queue", "x-last-death-reason"}, k): // its wait is a death to RabbitMQ
+						case !inStore && slices.Contains([]string{"x-death", "x-first-death-exchange",
+							"x-first-death-queue", "x-first-death-reason",
+							"x-last-death-exchange", "x-last-death-queue", "x-last-death-reason"},
+							k): // its wait is a death to RabbitMQ
 						default:
 							rest[k] = val
 						}
 					}
 					expect.Equal(t, cmp.Diff(brokertest.EveryHeader(), rest), "", "headers (-published +retried):\n")
 					properties := sent
-					properties.Headers, properties.UserId, properties.Expiration = nil, "", "" // the user is in our header
+					properties.Headers, properties.UserId, properties.Expiration = nil, "",
+						"" // the user is in our header
 					expect.Equal(t, cmp.Diff(properties, brokertest.Published(&d)), "",
 						"properties (-published +retried):\n")
 					firstFailed, _ := ours[wire.HeaderFirstFailed].(time.Time)
@@ -102,8 +113,9 @@ func TestAFailedMessageIsRetriedAndParkedAtTheEnd(t *testing.T) {
 					expect.Err(t, errOf(uuid.Parse(id)), nil, "id")
 					want := amqp.Table{
 						wire.HeaderID: id, wire.HeaderAttempt: int64(i + 1), wire.HeaderQueue: "orders",
-						wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "order.eu", wire.HeaderFirstFailed: firstFailed,
-						wire.HeaderReason: "rejected", wire.HeaderUserID: "guest",
+						wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "order.eu",
+						wire.HeaderFirstFailed: firstFailed,
+						wire.HeaderReason:      "rejected", wire.HeaderUserID: "guest",
 					}
 					expect.Equal(t, cmp.Diff(want, ours), "", "our headers (-want +got):\n")
 					if q := s.kept(t, "orders"); !inStore && (q.Waiting != 0 || q.Way != way.name) {
@@ -112,12 +124,14 @@ func TestAFailedMessageIsRetriedAndParkedAtTheEnd(t *testing.T) {
 					failed = reject(t, d)
 				}
 				p := s.WaitParked(t, 1)[0]
-				if p.ID != id || p.Attempt != 3 || p.Queue != "orders" || p.Exchange != "shop" || p.RoutingKey != "order.eu" || p.Size != 4 {
+				if p.ID != id || p.Attempt != 3 || p.Queue != "orders" || p.Exchange != "shop" ||
+					p.RoutingKey != "order.eu" || p.Size != 4 {
 					t.Errorf("parked as %+v", p)
 				}
 				c.Nothing()
 				expect.Equal(t, s.Replay(t, "id:"+id), 1, "were replayed")
-				if d := c.Ack(); d.Headers[wire.HeaderID] != id || d.Headers[wire.HeaderAttempt] != int64(0) || d.Headers[wire.HeaderReplays] != int64(1) ||
+				if d := c.Ack(); d.Headers[wire.HeaderID] != id || d.Headers[wire.HeaderAttempt] != int64(0) ||
+					d.Headers[wire.HeaderReplays] != int64(1) ||
 					d.Headers[wire.HeaderUserID] != "guest" {
 					t.Errorf("replayed with headers %v", d.Headers)
 				}
@@ -133,36 +147,44 @@ func TestAReportedFailure(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("named", nil)
 		v.Queue("globbed.queue", nil)
-		s := run(t, servertest.Config(t, v, `policies: [{name: p, queues: [named, "globbed.*"], attempts: 3, backoff: [100ms, 1s], jitter: none, no_consumer: retry}]`)).ready(t)
+		s := run(t, servertest.Config(t, v,
+			`policies: [{name: p, queues: [named, "globbed.*"], attempts: 3, backoff: [100ms, 1s], jitter: none, no_consumer: retry}]`)).ready(t)
 		c := v.ConsumeMany("named")
 		report := func(queue string, delay any) {
-			v.Publish(wire.ExchangeFailures, queue, amqp.Publishing{Expiration: "60000", Body: []byte("x"), Headers: amqp.Table{
-				wire.HeaderError: "no \x1b[31mstock", wire.HeaderDelay: delay, wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "k"}})
+			v.Publish(wire.ExchangeFailures, queue, amqp.Publishing{Expiration: "60000", Body: []byte("x"),
+				Headers: amqp.Table{
+					wire.HeaderError: "no \x1b[31mstock", wire.HeaderDelay: delay, wire.HeaderExchange: "shop",
+					wire.HeaderRoutingKey: "k"}})
 		}
 		for _, w := range []struct {
 			delay any
 			least time.Duration
-		}{{int64(600), 600 * time.Millisecond}, {int32(3_600_000), time.Second}, {600.0, 600 * time.Millisecond}, {float32(599.5), 600 * time.Millisecond}, {"600", 600 * time.Millisecond}, {"soon", 100 * time.Millisecond}, {int64(-5), 100 * time.Millisecond}} {
+		}{{int64(600), 600 * time.Millisecond}, {int32(3_600_000), time.Second}, {600.0, 600 * time.Millisecond},
+			{float32(599.5), 600 * time.Millisecond}, {"600", 600 * time.Millisecond}, {"soon", 100 * time.Millisecond},
+			{int64(-5), 100 * time.Millisecond}} {
 			began := time.Now()
 			report("named", w.delay)
 			d := c.Next()
 			if waited := time.Since(began); waited < w.least {
 				t.Errorf("with a wish of %v it waited %s, want at least %s", w.delay, waited, w.least)
 			}
-			if d.Headers[wire.HeaderError] != "no \x1b[31mstock" || d.Headers[wire.HeaderReason] != "reported" || d.RoutingKey != "k" ||
+			if d.Headers[wire.HeaderError] != "no \x1b[31mstock" || d.Headers[wire.HeaderReason] != "reported" ||
+				d.RoutingKey != "k" ||
 				d.Headers[wire.HeaderDelay] != nil || d.Expiration != "" || d.Headers[wire.HeaderExchange] != "shop" {
 				t.Errorf("retried as %+v", d)
 			}
 			must(t, d.Ack(false))
 		}
-		if n, warned := s.metric(t, `redrive_ignored_headers_total{header="x-redrive-delay",queue="named"}`), strings.Count(s.Log.String(), "is no number"); n != "2" || warned != 1 {
+		if n, warned := s.metric(t, `redrive_ignored_headers_total{header="x-redrive-delay",queue="named"}`),
+			strings.Count(s.Log.String(), "is no number"); n != "2" || warned != 1 {
 			t.Errorf("%s ignored headers are counted, and %d are in the log", n, warned)
 		}
 		report("globbed.queue", nil) // matched by a pattern only, and never dead-lettered
 		report("unknown", nil)
 		report("redrive.intake", nil)
 		for _, p := range s.WaitParked(t, 3) {
-			want := map[string]string{"globbed.queue": "is not enrolled", "unknown": "no policy allows", "redrive.intake": "one of Redrive's own"}[p.Queue]
+			want := map[string]string{"globbed.queue": "is not enrolled", "unknown": "no policy allows",
+				"redrive.intake": "one of Redrive's own"}[p.Queue]
 			if want == "" || !strings.Contains(p.ParkedFor, want) {
 				t.Errorf("%q is parked because %s", p.Queue, p.ParkedFor)
 			}
@@ -196,7 +218,8 @@ func TestRulesDecideByTheError(t *testing.T) {
 		report := func(body, text string, h amqp.Table) {
 			headers := amqp.Table{wire.HeaderError: text}
 			maps.Copy(headers, h)
-			v.Publish(wire.ExchangeFailures, "orders", amqp.Publishing{Body: []byte(body), ContentType: "application/json", Headers: headers})
+			v.Publish(wire.ExchangeFailures, "orders", amqp.Publishing{Body: []byte(body),
+				ContentType: "application/json", Headers: headers})
 		}
 		report(`{"n":1}`, "invalid IBAN", nil)
 		report(`{"n":2}`, "Shop.ValidationError: no name of 4711", nil)
@@ -220,29 +243,32 @@ func TestRulesDecideByTheError(t *testing.T) {
 		d = c.Next()
 		expect.Equal(t, d.Headers[wire.HeaderAttempt], any(int64(2)), "the second attempt's header")
 		reject(t, d)
-		brokertest.Eventually(t, "the policy parks it after its own 3 attempts", func() bool { return s.kept(t, "orders").Parked == 4 })
+		brokertest.Eventually(t, "the policy parks it after its own 3 attempts", func() bool {
+			return s.kept(t, "orders").Parked == 4
+		})
 		// What is discarded and forwarded by rules; bodies are decoded.
 		report(`{"n":5}`, "boom", amqp.Table{"tenant": "trial"})
 		report(`{"n":6,"kind":"bulk"}`, "boom", nil)
 		if d := v.ConsumeMany("slow").Next(); string(d.Body) != `{"n":6,"kind":"bulk"}` {
 			t.Errorf("forwarded: %s", d.Body)
 		}
-		brokertest.Eventually(t, "one is discarded", func() bool { return s.metric(t, `redrive_discarded_total{queue="orders"}`) == "1" })
+		brokertest.Eventually(t, "one is discarded", func() bool {
+			return s.metric(t, `redrive_discarded_total{queue="orders"}`) == "1"
+		})
 		if n := s.metric(t, `redrive_rule_matches_total{policy="p",rule="bad data"}`); n != "2" {
 			t.Errorf("the rule decided about %s", n)
 		}
 		all, err := s.Client.Policies(t.Context())
 		must(t, err)
-		if p := all.Policies[0]; p.Failures != 8 || p.NoError != 2 || p.Rules[0].Matches != 2 || p.Rules[3].Matches != 1 {
+		if p := all.Policies[0]; p.Failures != 8 || p.NoError != 2 || p.Rules[0].Matches != 2 ||
+			p.Rules[3].Matches != 1 {
 			t.Errorf("counted: %+v", p)
 		}
 		// What other rules would do with what is parked now; and one is made from a group.
 		file := filepath.Join(t.TempDir(), "new.yaml")
 		must(t, os.WriteFile(file, []byte("policies: [{name: new, queues: [orders], rules: [{when: reason:reported, notify: urgent}, {when: exception:ValidationError, then: discard}, {when: 'body.n:4', then: park}, {when: 'error:none', then: park}], retention: 365d}]"), 0o600))
-		var out, errs bytes.Buffer
-		if code := cli.Run(t.Context(), []string{"rules", "try", "--config", file, "--address", s.Client.Addr, "-o", "json"}, &out, &errs, cli.Build{}); code != 0 {
-			t.Fatalf("rules try exits with %d: %s", code, errs.String())
-		}
+		out, code := s.redrive(t, "rules", "try", "--config", file, "-o", "json")
+		expect.Equal(t, code, 0, "rules try says %s, and exits with", out)
 		var tried struct {
 			Messages int
 			Rules    []struct {
@@ -251,7 +277,7 @@ func TestRulesDecideByTheError(t *testing.T) {
 				Example  string
 			}
 		}
-		must(t, json.Unmarshal(out.Bytes(), &tried))
+		must(t, json.Unmarshal([]byte(out), &tried))
 		for i, want := range []int{3, 1, 1, 0, 2, 0, 0} {
 			if r := tried.Rules[i]; r.Messages != want || (r.Example == "") != (want == 0) {
 				t.Errorf("rule %d is %+v, want %d messages", i, r, want)
@@ -259,7 +285,8 @@ func TestRulesDecideByTheError(t *testing.T) {
 		}
 		groups, err := s.Client.Groups(t.Context(), "error:name")
 		must(t, err)
-		if want := `  - when: 'exception:"Shop.ValidationError" error:"no name of"'`; len(groups.Groups) != 1 || !strings.Contains(groups.Groups[0].Rule, want) {
+		if want := `  - when: 'exception:"Shop.ValidationError" error:"no name of"'`; len(groups.Groups) != 1 ||
+			!strings.Contains(groups.Groups[0].Rule, want) {
 			t.Errorf("the groups' rules: %+v", groups)
 		}
 	})
@@ -278,56 +305,22 @@ func TestReasonsAreFilteredByPolicy(t *testing.T) {
 			t.Errorf("parked as %+v", p)
 		}
 		v.Publish("", "loose", amqp.Publishing{Expiration: "1", Body: []byte("x")})
-		brokertest.Eventually(t, "an expired message comes back without its expiration", func() bool { return v.Depth("loose") == 1 })
+		brokertest.Eventually(t, "an expired message comes back without its expiration", func() bool {
+			return v.Depth("loose") == 1
+		})
 
-		v.Queue("limited", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive", "x-delivery-limit": int64(1)})
+		v.Queue("limited", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive",
+			"x-delivery-limit": int64(1)})
 		c := v.ConsumeMany("limited")
 		v.Publish("", "limited", amqp.Publishing{})
 		for range 2 {
 			must(t, c.Next().Reject(true))
 		}
-		if d := c.Next(); d.Headers[wire.HeaderReason] != "delivery_limit" || d.Headers[wire.HeaderAttempt] != int64(1) {
+		if d := c.Next(); d.Headers[wire.HeaderReason] != "delivery_limit" ||
+			d.Headers[wire.HeaderAttempt] != int64(1) {
 			t.Errorf("after the delivery limit: %v", d.Headers)
 		}
 	})
-}
-
-// A handler publishes what it derives from a message with the headers of its delivery, as frameworks
-// do. Each of those fails for the first time, with an id of its own, wherever it was published.
-func TestADerivedMessageIsAnother(t *testing.T) {
-	for _, wait := range []string{"", ", wait: dynamic"} { // in the store, and in RabbitMQ
-		brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-			start(t, v, `policies: [{name: p, queues: [orders, other], attempts: 2, backoff: {fixed: 200ms}, jitter: none, no_consumer: retry`+wait+`}]`).ready(t)
-			work := map[string]*brokertest.Consumer{}
-			for _, q := range []string{"orders", "other"} {
-				deadLettered(v, q, "quorum")
-				work[q] = v.ConsumeMany(q)
-			}
-			v.Exchange("redrive.retry.orders", "fanout", "orders")
-			v.Publish("", "orders", amqp.Publishing{Body: []byte("order")})
-			reject(t, work["orders"].Next())
-			order := work["orders"].Ack()
-			ids := map[any]bool{order.Headers[wire.HeaderID]: true}
-			for i := range 10 {
-				for _, to := range [][2]string{{"", "orders"}, {"", "other"}, {"redrive.retry.orders", "orders"}} {
-					v.Publish(to[0], to[1], amqp.Publishing{Body: fmt.Appendf(nil, "derived %s %s %d", to[0], to[1], i), Headers: order.Headers})
-					d := work[to[1]].Next()
-					if i%2 == 0 {
-						must(t, d.Reject(false))
-					} else {
-						v.Publish(wire.ExchangeFailures, to[1], amqp.Publishing{Body: d.Body, Headers: d.Headers}) // as a client does that leaves them in
-						must(t, d.Ack(false))
-					}
-					again := work[to[1]].Take(string(d.Body))
-					if id := again.Headers[wire.HeaderID]; ids[id] || again.Headers[wire.HeaderAttempt] != int64(1) || again.Headers[wire.HeaderQueue] != to[1] {
-						t.Errorf("%s came back with headers %v", d.Body, again.Headers)
-					} else {
-						ids[id] = true
-					}
-				}
-			}
-		})
-	}
 }
 
 func TestAfterTheLastAttemptThePolicyDecides(t *testing.T) {
@@ -342,11 +335,13 @@ func TestAfterTheLastAttemptThePolicyDecides(t *testing.T) {
 			v.Publish("", q, amqp.Publishing{Body: []byte(q)})
 			reject(t, v.ConsumeMany(q).Next())
 		}
-		if d := v.ConsumeMany("graveyard").Next(); string(d.Body) != "forwarded" || d.Headers[wire.HeaderAttempt] != int64(1) || d.Headers["x-death"] != nil {
+		if d := v.ConsumeMany("graveyard").Next(); string(d.Body) != "forwarded" ||
+			d.Headers[wire.HeaderAttempt] != int64(1) || d.Headers["x-death"] != nil {
 			t.Errorf("forwarded as %+v", d)
 		}
 		for _, p := range s.WaitParked(t, 2) {
-			want := map[string]string{"astray": `cannot be forwarded to exchange "nowhere"`, "other": `no policy allows the queue "other"`}[p.Queue]
+			want := map[string]string{"astray": `cannot be forwarded to exchange "nowhere"`,
+				"other": `no policy allows the queue "other"`}[p.Queue]
 			if want == "" || !strings.Contains(p.ParkedFor, want) {
 				t.Errorf("parked as %+v", p)
 			}
@@ -362,7 +357,8 @@ const byPattern = `policies: [{name: p, queues: ["orders.*"], attempts: 3, backo
 // reported publishes a failure of a queue's as a consumer does.
 func reported(t *testing.T, v *brokertest.VHost, queue string) {
 	t.Helper()
-	v.Publish(wire.ExchangeFailures, queue, amqp.Publishing{Body: []byte(queue), Headers: amqp.Table{wire.HeaderError: "no stock"}})
+	v.Publish(wire.ExchangeFailures, queue, amqp.Publishing{Body: []byte(queue),
+		Headers: amqp.Table{wire.HeaderError: "no stock"}})
 }
 
 // A queue whose effective dead-letter exchange is redrive, by its argument or a policy of
@@ -372,7 +368,8 @@ func TestAReportIsRetriedWhereTheQueueDeadLettersToRedrive(t *testing.T) {
 		s := run(t, servertest.Config(t, v, byPattern)).ready(t)
 		v.Policy("theirs", `^orders\.policy`, 0, map[string]any{"dead-letter-exchange": "redrive"})
 		v.Policy("other", `^orders\.other`, 0, map[string]any{"dead-letter-exchange": "elsewhere"})
-		consents := []string{"orders.argument.classic", "orders.argument.quorum", "orders.policy.classic", "orders.policy.quorum"}
+		consents := []string{"orders.argument.classic", "orders.argument.quorum", "orders.policy.classic",
+			"orders.policy.quorum"}
 		for _, q := range append(consents, "orders.other.classic", "orders.none.quorum") {
 			args := amqp.Table{"x-queue-type": q[strings.LastIndex(q, ".")+1:]}
 			if strings.Contains(q, "argument") {
@@ -411,14 +408,17 @@ func TestAReportWaitsWhileConsentIsUnknown(t *testing.T) {
 			return u.String()
 		}
 		tag := func(tags string) {
-			v.Must(http.MethodPut, "users/"+v.ServiceUser(), map[string]any{"password": brokertest.ServicePassword, "tags": tags})
+			v.Must(http.MethodPut, "users/"+v.ServiceUser(), map[string]any{"password": brokertest.ServicePassword,
+				"tags": tags})
 		}
 		for i, way := range []struct {
 			management, says string
 			end              func(*config.Config)
 		}{
 			{asService(), "rabbitmqctl set_user_tags '" + v.ServiceUser() + "' management", nil},
-			{"http://u:s3cretnot@127.0.0.1:1", "broker.management", func(c *config.Config) { c.Broker.Management = v.Management }},
+			{"http://u:s3cretnot@127.0.0.1:1", "broker.management", func(c *config.Config) {
+				c.Broker.Management = v.Management
+			}},
 			{"", "set broker.management", func(c *config.Config) { c.Broker.Management = v.Management }},
 		} {
 			queue := fmt.Sprint("orders.", i)
@@ -426,10 +426,7 @@ func TestAReportWaitsWhileConsentIsUnknown(t *testing.T) {
 			c.Broker.Management = way.management
 			s := run(t, c).ready(t)
 			reported(t, v, queue)
-			brokertest.Eventually(t, "the service says that the report waits", func() bool {
-				all := strings.Join(s.Problems(), "\n")
-				return strings.Contains(all, "queue "+queue+": ") && strings.Contains(all, "reports of failures wait") && strings.Contains(all, way.says)
-			})
+			s.says(t, "queue "+queue+": ", "reports of failures wait", way.says)
 			if q := s.kept(t, queue); q.Waiting != 1 || q.Parked != 0 || !strings.Contains(q.Unreachable, way.says) {
 				t.Errorf("the queue is %+v", q)
 			}
@@ -443,7 +440,8 @@ func TestAReportWaitsWhileConsentIsUnknown(t *testing.T) {
 				way.end(c)
 				s = run(t, c)
 			}
-			expect.Equal(t, v.ConsumeMany(queue).Next().Headers[wire.HeaderAttempt], any(int64(1)), "came back with attempt")
+			expect.Equal(t, v.ConsumeMany(queue).Next().Headers[wire.HeaderAttempt], any(int64(1)),
+				"came back with attempt")
 			s.ready(t)
 			must(t, s.Stop())
 			tag("")
@@ -492,8 +490,10 @@ func TestDeletedExchangesAndQueuesAreDeclaredAgain(t *testing.T) {
 			expect.Equal(t, work.Ack().Headers[wire.HeaderAttempt], any(int64(1)), "came back with attempt")
 		}
 		comesBack()
-		for _, deleted := range []string{"exchange " + wire.ExchangeDeadLetters, "exchange " + wire.ExchangeFailures, "exchange " + wire.ExchangeQuarantine,
-			"queue " + wire.QueueQuarantine, "queue " + wire.QueueIntake, "exchange " + wire.ExchangeParked, "queue " + wire.QueueParked} {
+		for _, deleted := range []string{"exchange " + wire.ExchangeDeadLetters, "exchange " + wire.ExchangeFailures,
+			"exchange " + wire.ExchangeQuarantine,
+			"queue " + wire.QueueQuarantine, "queue " + wire.QueueIntake, "exchange " + wire.ExchangeParked,
+			"queue " + wire.QueueParked} {
 			what, name, _ := strings.Cut(deleted, " ")
 			path := what + "s/" + v.Name + "/" + name
 			v.Must(http.MethodDelete, path, nil)
@@ -531,26 +531,25 @@ func TestPoliciesOfOthersAreProblems(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		// An older version made this one, without an alternate exchange of its own.
 		v.Exchange(wire.RetryExchange("old"), "fanout")
-		v.Must(http.MethodPut, "policies/"+v.Name+"/alternate", management.Policy{Pattern: ".*", ApplyTo: "exchanges", Definition: map[string]any{"alternate-exchange": "theirs"}})
+		v.Must(http.MethodPut, "policies/"+v.Name+"/alternate", management.Policy{Pattern: ".*", ApplyTo: "exchanges",
+			Definition: map[string]any{"alternate-exchange": "theirs"}})
 		brokertest.Eventually(t, "the policy applies", func() bool {
 			x, err := v.API().Exchange(t.Context(), wire.RetryExchange("old"))
 			return err == nil && x.Policy == "alternate"
 		})
 		s := run(t, servertest.Config(t, v, soon))
-		has := func(problem string) func() bool {
-			return func() bool { return strings.Contains(strings.Join(s.Problems(), "\n"), problem) }
-		}
-		told := func(limit string) func() bool { return has("delivery limit: of redrive.intake is " + limit) }
-		brokertest.Eventually(t, "the alternate exchange is told", has("policies of others: a RabbitMQ policy (alternate) puts alternate-exchange: theirs on our exchange redrive.retry.old (redrive doctor"))
+		s.says(t, "policies of others: a RabbitMQ policy (alternate) puts alternate-exchange: theirs on our exchange "+
+			"redrive.retry.old (redrive doctor")
 		brokertest.Eventually(t, "it is ready, and says so", func() bool {
 			code, text := s.get(t, "/readyz")
 			return code == http.StatusOK && strings.Contains(text, "redrive.retry.old")
 		})
 		v.Must(http.MethodDelete, "policies/"+v.Name+"/alternate", nil)
 		v.Policy("everything", ".*", 0, map[string]any{"delivery-limit": 7})
-		brokertest.Eventually(t, "the policy's limit is told", told("7, by the policies everything"))
-		v.Must(http.MethodPut, "operator-policies/"+v.Name+"/operators", map[string]any{"pattern": ".*", "apply-to": "queues", "definition": map[string]any{"delivery-limit": 3}})
-		brokertest.Eventually(t, "the operator policy's limit is told", told("3, by the policies everything, operators"))
+		s.says(t, "delivery limit: of redrive.intake is 7, by the policies everything")
+		v.Must(http.MethodPut, "operator-policies/"+v.Name+"/operators", map[string]any{"pattern": ".*",
+			"apply-to": "queues", "definition": map[string]any{"delivery-limit": 3}})
+		s.says(t, "delivery limit: of redrive.intake is 3, by the policies everything, operators")
 		v.Must(http.MethodDelete, "operator-policies/"+v.Name+"/operators", nil)
 		v.Must(http.MethodDelete, "policies/"+v.Name+"/everything", nil)
 		s.ready(t)
@@ -563,11 +562,427 @@ func TestTwoServicesOnOneVirtualHostAreReported(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		one, other := start(t, v, soon), start(t, v, soon)
 		for _, s := range []*service{one, other} {
-			brokertest.Eventually(t, "it says that there is another", func() bool {
-				return strings.Contains(strings.Join(s.Problems(), "\n"), "another service: redrive.intake has 2 consumers")
-			})
+			s.says(t, "another service: redrive.intake has 2 consumers")
 		}
 		must(t, other.Stop())
 		one.ready(t)
 	})
 }
+
+// A way that RabbitMQ refuses costs a copy on disk, never a message, and is tried
+// again.
+func TestAWayThatIsRefusedLeavesItsMessagesOnDisk(t *testing.T) {
+	const levels = `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 200ms}, wait: {levels: [200ms]}}]`
+	for _, c := range []struct {
+		name, policies string
+		prepare        func(*brokertest.VHost)
+		why            string
+	}{
+		{"no plugin", `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 200ms}, jitter: none, wait: delayed-exchange}]`, func(*brokertest.VHost) {}, wire.ErrNoType.Error()},
+		{"declared otherwise", levels, func(v *brokertest.VHost) {
+			v.Exchange(wire.ExchangeDue, "fanout")
+		}, wire.ErrDiffers.Error()},
+		{"nacked", levels, func(v *brokertest.VHost) {
+			v.Must("PUT", "policies/"+v.Name+"/full", map[string]any{"pattern": "^redrive[.]delay[.]",
+				"apply-to": "queues", "definition": map[string]any{"max-length": 0}})
+		}, wire.ErrNacked.Error()},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+				c.prepare(v)
+				deadLettered(v, "orders", "quorum")
+				s := start(t, v, c.policies).ready(t)
+				in := v.ConsumeMany("orders")
+				const n = 20
+				for range n {
+					v.Publish("", "orders", amqp.Publishing{Body: []byte("x")})
+				}
+				for range n {
+					reject(t, in.Next())
+				}
+				for range n {
+					expect.Equal(t, in.Next().Headers[wire.HeaderAttempt], any(int64(1)), "came back with attempt")
+				}
+				for e := s.wait(t, retry.Waiting); e.Instead == ""; e = s.wait(t, retry.Waiting) {
+					if c.name != "nacked" { // the first into an empty queue is taken
+						t.Errorf("one waits as %+v", e)
+					}
+				}
+				if notices := s.Notices(); len(notices) != 1 || !strings.Contains(notices[0], c.why) {
+					t.Errorf("the service says %q; want %q", notices, c.why)
+				}
+				if p := s.Problems(); len(p) != 0 {
+					t.Errorf("it is not ready: %q", p)
+				}
+				if c.name != "nacked" {
+					return
+				}
+				v.Must("DELETE", "policies/"+v.Name+"/full", nil)
+				brokertest.Eventually(t, "messages wait in RabbitMQ again", func() bool {
+					in.Fail("x")
+					return s.wait(t, retry.Waiting).Way == "levels" && len(s.Notices()) == 0
+				})
+			})
+		})
+	}
+}
+
+// The right to write into the exchanges of the ways is the right to write into the
+// queues behind them; a user without it cannot get at them, whatever its messages
+// say and whatever it declares.
+func TestWaitingInRabbitMQChoosesNoOtherQueue(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		// With the management API, by which it is known that no other queue consents to a report.
+		s := run(t, servertest.Config(t, v,
+			`policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 100ms}, wait: {levels: [100ms]}}]`)).ready(t)
+		user := "mallory-" + v.Name[len(v.Name)-8:]
+		v.User(user, "pw")
+		v.Grant(user, "^mine.*$", `^(mine.*|amq\.default|redrive\.failures)$`, "^mine.*$")
+		deadLettered(v, "mine", "quorum")
+		deadLettered(v, "secret", "quorum") // enrolled, and reachable through redrive.due
+		v.Queue("other", nil)               // not enrolled
+		v.Publish("", "secret", amqp.Publishing{Body: []byte("theirs")})
+		secret, other, mine := v.ConsumeMany("secret"), v.ConsumeMany("other"), v.ConsumeMany("mine")
+		reject(t, secret.Next())
+		if d := secret.Next(); string(d.Body) != "theirs" || d.Exchange != wire.ExchangeDue {
+			t.Fatalf("%q came through %q", d.Body, d.Exchange)
+		}
+
+		refused := func(what string, err error) {
+			t.Helper()
+			var e *amqp.Error
+			if !errors.As(err, &e) || e.Code != amqp.AccessRefused {
+				t.Errorf("%s: %v; want it refused", what, err)
+			}
+		}
+		for _, exchange := range []string{wire.ExchangeDue, wire.DelayPrefix + "100ms"} {
+			ch := v.As(user, "pw").Channel()
+			closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+			must(t, ch.Publish(exchange, "secret", false, false, amqp.Publishing{Body: []byte("straight")}))
+			refused("publishing to "+exchange, <-closed)
+			_, err := v.As(user, "pw").Channel().QueueDeclare("mine.ttl", true, false, false, false,
+				amqp.Table{"x-message-ttl": int64(0),
+					"x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": "secret"})
+			refused("a queue that dead-letters to "+exchange, err)
+		}
+
+		mallory := v.As(user, "pw")
+		death := func(queue string) amqp.Table {
+			return amqp.Table{"queue": queue, "reason": "rejected", "exchange": wire.ExchangeDue, "count": int64(1),
+				"routing-keys": []any{"secret"}, "time": time.Unix(1_700_000_000, 0)}
+		}
+		for name, forged := range map[string]amqp.Table{
+			"a death elsewhere": {"x-death": []any{death("secret")}},
+			"a death here":      {"x-death": []any{death("mine")}},
+			"our headers": {wire.HeaderQueue: "secret", wire.HeaderExchange: wire.ExchangeDue,
+				wire.HeaderRoutingKey: "secret",
+				wire.HeaderReason:     "rejected", wire.HeaderParkReason: "x"},
+			"copies": {"CC": []any{"mine", "mine"}, "BCC": []any{"mine"}},
+			"delay":  {"x-delay": int32(1), wire.HeaderDelay: int64(1)},
+		} {
+			mallory.Publish("", "mine", amqp.Publishing{Headers: forged, Body: []byte(name)})
+			for d := mine.Next(); ; d = mine.Next() {
+				if d.Headers[wire.HeaderAttempt] == nil { // the first, and what CC made of it
+					reject(t, d)
+					continue
+				}
+				if string(d.Body) != name || d.Exchange != wire.ExchangeDue || d.RoutingKey != "mine" ||
+					d.Headers[wire.HeaderQueue] != "mine" {
+					t.Errorf("%s: %q came back through %q with %q, headers %v", name, d.Body, d.Exchange, d.RoutingKey,
+						d.Headers)
+				}
+				must(t, d.Ack(false))
+				break
+			}
+		}
+		// A report enrols nothing: no binding, no message.
+		mallory.Publish(wire.ExchangeFailures, "other", amqp.Publishing{Body: []byte("report")})
+		p := s.WaitParked(t, 1)[0]
+		if p.Queue != "other" || !strings.Contains(p.ParkedFor, "not enrolled") {
+			t.Errorf("parked as %+v", p)
+		}
+		// Nor does one with that right reach more than what is behind redrive.due.
+		v.Grant(user, "^mine.*$", `^(mine.*|amq\.default|redrive\.failures|redrive\.delay\..*)$`, "^mine.*$")
+		v.As(user, "pw").Publish(wire.DelayPrefix+"100ms", "other", amqp.Publishing{Body: []byte("past"),
+			Headers: amqp.Table{wire.HeaderQueue: "secret"}})
+		brokertest.Eventually(t, "it is parked", func() bool { return len(s.Parked(t)) == 2 })
+		expect.Equal(t, s.Replay(t, "queue:other"), 2, "were replayed")
+		brokertest.Eventually(t, "both are parked again", func() bool {
+			all := s.Parked(t)
+			return len(all) == 2 && strings.Contains(all[0].ParkedFor, "not enrolled") &&
+				strings.Contains(all[1].ParkedFor, "not enrolled")
+		})
+		other.Nothing()
+		secret.Nothing()
+	})
+}
+
+// A forward target that is full, and rejects what is published, stops nothing but what goes
+// there: retries of its work queue go on, though it has a rate. The service names the
+// target, stays ready, and goes on by itself when the target has room.
+func TestAFullForwardTargetStopsNoRetry(t *testing.T) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v, `policies: [{name: p, queues: [orders], attempts: 2, backoff: {fixed: 100ms}, jitter: none, rate: 10/s, exhausted: {forward: {queue: dead}}}]`).ready(t)
+		v.Queue("dead", amqp.Table{"x-queue-type": "classic"})
+		v.Policy("full", "^dead$", 0, map[string]any{"max-length": 1, "overflow": "reject-publish"})
+		deadLettered(v, "orders", "quorum")
+		v.Publish("", "dead", amqp.Publishing{Body: []byte("it is full")})
+		c := v.ConsumeMany("orders")
+		const stuck, retried = 5, 20
+		for i := range stuck {
+			c.Fail(fmt.Sprint("stuck ", i))
+			reject(t, c.Next())
+		}
+		problem := func() string {
+			for _, p := range s.Problems() {
+				if strings.Contains(p, "orders") {
+					return p
+				}
+			}
+			return ""
+		}
+		brokertest.Eventually(t, "the target is named", func() bool {
+			return strings.HasPrefix(problem(), "forwards of queue orders to queue dead: ") &&
+				s.kept(t, "orders").Waiting == stuck
+		})
+		const blocked = `redrive_forward_blocked{queue="orders",target="queue dead"}`
+		expect.Equal(t, s.metric(t, blocked), "1", "%s", blocked)
+		if code, text := s.get(t, "/readyz"); code != http.StatusOK {
+			t.Errorf("its readiness: %d, %s", code, text)
+		}
+		began := time.Now()
+		for i := range retried {
+			c.Fail(fmt.Sprint("retried ", i))
+			if d := c.Next(); !strings.HasPrefix(string(d.Body), "retried ") {
+				t.Errorf("%s was retried", d.Body)
+			} else if err := d.Ack(false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Logf("%d were retried in %s while the target was full", retried, time.Since(began))
+		if p := problem(); !strings.HasPrefix(p, "forwards of queue orders to queue dead: ") {
+			t.Errorf("meanwhile its problem was %q", p)
+		}
+		v.Policy("full", "^dead$", 0, map[string]any{"max-length": 100, "overflow": "reject-publish"})
+		dead := v.ConsumeMany("dead")
+		for range 1 + stuck {
+			dead.Ack()
+		}
+		brokertest.Eventually(t, "no problem is left", func() bool {
+			return problem() == "" && s.kept(t, "orders").Waiting == 0 && s.metric(t, blocked) == ""
+		})
+	})
+}
+
+// A forward target and a work queue whose leaders hang, which is not the same as dead, hold up
+// nothing but what is to go there. Retries do not wait for consumers here, since RabbitMQ may
+// count none in a queue whose leader hangs.
+func TestQueuesThatHangStopNoRetry(t *testing.T) {
+	brokertest.OnePrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+		s := start(t, v, `policies: [{name: p, queues: [orders, hangs], attempts: 2, backoff: {fixed: 100ms}, jitter: none, no_consumer: retry, exhausted: {forward: {queue: dead}}}]`).ready(t)
+		v.Queue("dead", amqp.Table{"x-queue-type": "quorum"})
+		deadLettered(v, "orders", "quorum")
+		deadLettered(v, "hangs", "quorum")
+		c, hangs := v.ConsumeMany("orders"), v.ConsumeMany("hangs")
+		const stuck, retried = 5, 20
+		fail := func(from *brokertest.Consumer, queue, body string, times int) {
+			t.Helper()
+			v.Publish("", queue, amqp.Publishing{Body: []byte(body)})
+			for range times {
+				reject(t, from.Next())
+			}
+		}
+		fail(c, "orders", "before", 1)
+		c.Ack()
+		v.Leader(n, "suspend", "dead")
+		for range stuck {
+			fail(c, "orders", "stuck", 2)
+		}
+		must(t, s.Client.PauseQueue(t.Context(), "hangs", "until its leader hangs"))
+		for range stuck {
+			fail(hangs, "hangs", "stuck", 1)
+		}
+		v.Leader(n, "suspend", "hangs")
+		must(t, s.Client.ResumeQueue(t.Context(), "hangs", ""))
+		brokertest.Eventually(t, "both wait", func() bool {
+			return s.kept(t, "orders").Waiting == stuck && s.kept(t, "hangs").Waiting == stuck
+		})
+		for i := range retried {
+			v.Publish("", "orders", amqp.Publishing{Body: fmt.Append(nil, "retried ", i)})
+		}
+		for again := 0; again < retried; {
+			switch d := c.Next(); {
+			case !strings.HasPrefix(string(d.Body), "retried "):
+				t.Fatalf("%s was retried", d.Body)
+			case d.Headers[wire.HeaderAttempt] == nil:
+				reject(t, d)
+			default:
+				again++
+				must(t, d.Ack(false))
+			}
+		}
+		brokertest.Eventually(t, "only what is for the target waits", func() bool {
+			return s.kept(t, "orders").Waiting == stuck
+		})
+		const blocked, paused = `redrive_forward_blocked{queue="orders",target="queue dead"}`,
+			`redrive_queue_paused{queue="hangs",why="unreachable"}`
+		named := func() (lanes int) {
+			for _, p := range s.Problems() {
+				if strings.HasPrefix(p, "queue hangs: ") ||
+					strings.HasPrefix(p, "forwards of queue orders to queue dead: ") {
+					lanes++
+				}
+			}
+			return lanes
+		}
+		brokertest.Eventually(t, "both are named", func() bool {
+			return named() == 2 && s.metric(t, blocked) == "1" && s.metric(t, paused) == "1"
+		})
+		if p := strings.Join(s.Problems(), "; "); !strings.Contains(p, "RabbitMQ has not confirmed") {
+			t.Errorf("its problems are %s", p)
+		}
+		v.Leader(n, "resume", "dead")
+		v.Leader(n, "resume", "hangs")
+		dead := v.ConsumeMany("dead")
+		for range stuck {
+			dead.Ack()
+			hangs.Ack()
+		}
+		brokertest.Eventually(t, "no problem is left", func() bool {
+			return s.kept(t, "orders").Waiting+s.kept(t, "hangs").Waiting == 0 && named() == 0 &&
+				s.metric(t, blocked) == "" && s.metric(t, paused) == ""
+		})
+	})
+}
+
+// expire dead-letters n messages of a queue that no one consumes yet.
+func expire(t *testing.T, v *brokertest.VHost, queue string, n int) {
+	t.Helper()
+	v.Queue(queue, amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "redrive"})
+	v.PublishMany(queue, n, func(i int) amqp.Publishing {
+		return amqp.Publishing{Expiration: "0", Body: fmt.Append(nil, i)}
+	})
+}
+
+const expiring = `attempts: 9, backoff: {fixed: 100ms}, jitter: none, reasons: [expired, rejected]`
+
+// Messages are retried no faster than the policy says, in due order. (In fake time, both ways:
+// TestTheRateIsExactOverAMinute.)
+func TestRetriesKeepTheirRate(t *testing.T) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+		const rate, first, rest = 50, 60, 500
+		start(t, v, fmt.Sprintf(`policies: [{name: slow, queues: [slow], no_consumer: retry, %s, rate: %d/s}]`,
+			expiring, rate)).ready(t)
+		began := time.Now()
+		expire(t, v, "slow", first+rest)
+		slow := v.ConsumeMany("slow")
+		for i := range first + rest {
+			d := slow.Next()
+			if string(d.Body) != fmt.Sprint(i) {
+				t.Fatalf("%s is number %d", d.Body, i)
+			}
+			must(t, d.Ack(false))
+		}
+		if took, least := time.Since(began), time.Second*rest/rate; took < least {
+			t.Errorf("%d messages took %s at %d a second, the first %d of them at once", first+rest, took, rate, first)
+		}
+	})
+}
+
+// A queue without consumers gets one message back, for which an autoscaler starts a consumer, and
+// says that the others wait, over a restart of the service too. It goes on by itself when there is a
+// consumer, and a poller gets one message after the other.
+func TestAQueueWithoutConsumersGetsAProbe(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		const policies = `policies: [{name: p, queues: ["*"], ` + expiring + `}]`
+		s := start(t, v, policies).ready(t)
+		expire(t, v, "orders", 20)
+		s.wait(t, retry.Retried)
+		if e := s.wait(t, retry.NoConsumer, retry.Retried); e.Kind != retry.NoConsumer || e.Queue != "orders" {
+			t.Fatalf("%+v", e)
+		}
+		brokertest.Eventually(t, "it says so", func() bool {
+			return strings.Contains(fmt.Sprint(s.Problems()), "consumers of queue orders") &&
+				s.metric(t, `redrive_queue_paused{queue="orders",why="no_consumer"}`) == "1" &&
+				s.metric(t, `redrive_queue_consumers{queue="orders"}`) == "0"
+		})
+		must(t, s.Stop())
+		s = startAt(t, v, policies, s.Data)
+		if e := s.wait(t, retry.NoConsumer, retry.Retried); e.Kind != retry.NoConsumer {
+			t.Fatalf("after a restart: %+v", e)
+		}
+		expect.Equal(t, v.Depth("orders"), 1, "are in the queue")
+		for range 3 {
+			brokertest.Eventually(t, "there is a message for a poller", func() bool {
+				_, ok, err := v.Channel().Get("orders", true)
+				must(t, err)
+				return ok
+			})
+		}
+		c := v.ConsumeMany("orders")
+		c.Next()
+		bodies(c, 16)
+		if e := s.wait(t, retry.ConsumerBack); e.Queue != "orders" {
+			t.Errorf("%+v", e)
+		}
+		s.ready(t)
+	})
+}
+
+// A breaker opens while the consumer rejects all, lets nothing through but probes,
+// and closes when it takes them.
+func TestABreakerOpensAndCloses(t *testing.T) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v, `policies: [{name: p, queues: ["*"], `+strings.Replace(expiring, "9", "90", 1)+`, in_flight: 40, settle: 1s,
+			breaker: {least: 10, window: 10s, wait: 1s, max_wait: 2s, probes: 2, ramp: 2s}}]`).ready(t)
+		const n = 200
+		expire(t, v, "orders", n)
+		c := v.ConsumeMany("orders")
+		var opened, probes int
+		for opened < 3 { // it opens on what fails, then on its probes
+			select {
+			case d := <-c.In:
+				if opened > 0 {
+					probes++
+				}
+				reject(t, d)
+			case e := <-s.Events:
+				if e.Kind == retry.Opened {
+					opened++
+				}
+			case <-time.After(brokertest.Patience):
+				t.Fatalf("opened %d times", opened)
+			}
+		}
+		if probes < 2 || probes > 60 { // besides what was under way at first
+			t.Errorf("%d came while it was open", probes)
+		}
+		if got := s.metric(t, `redrive_breaker_opened_total{queue="orders"}`); got < "3" {
+			t.Errorf("opened %s times by the metric", got)
+		}
+		took := map[string]bool{}
+		for closed := false; !closed || len(took) < n; {
+			select {
+			case d := <-c.In:
+				if took[string(d.Body)] {
+					t.Errorf("%s came again after its acknowledgement", d.Body)
+				}
+				took[string(d.Body)] = true
+				must(t, d.Ack(false))
+			case e := <-s.Events:
+				closed = closed || e.Kind == retry.Closed
+			case <-time.After(brokertest.Patience):
+				t.Fatalf("%d of %d came, closed: %t", len(took), n, closed)
+			}
+		}
+		brokertest.Eventually(t, "it is closed", func() bool {
+			return s.metric(t, `redrive_breaker_state{queue="orders",state="closed"}`) == "1"
+		})
+		brokertest.Eventually(t, "nothing is left in the service", func() bool {
+			q := s.kept(t, "orders")
+			return q.Waiting == 0 && q.Parked == 0
+		})
+		expect.Equal(t, s.metric(t, `redrive_ledger_imbalance{queue="orders"}`), "0", "the ledger is off by")
+	})
+}
+
