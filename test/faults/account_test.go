@@ -82,7 +82,8 @@ func (t *tally) account() {
 		t.test.Error(w)
 	}
 	t.sum.Doubled, t.sum.Unexplained = duplicates, len(unexplained)
-	t.test.Logf("%d messages: 0 lost, %d wrong, %d duplicates over %d faults with %d in flight", len(t.bodies), len(t.wrong), duplicates, len(t.faults), inFlight)
+	t.test.Logf("%d messages: 0 lost, %d wrong, %d duplicates over %d faults with %d in flight", len(t.bodies),
+		len(t.wrong), duplicates, len(t.faults), inFlight)
 }
 
 // result is what is known of its messages so far.
@@ -100,7 +101,8 @@ func (t *tally) result() sums {
 // A message is in flight from its failure until it has arrived and the tally was settled. One
 // that was doubled fails twice from then on: its copies explain as many at each attempt
 // after.
-func duplicates(faults []fault, failed map[string]time.Time, seen map[string][]time.Time) (all, inFlight int, unexplained []string) {
+func duplicates(faults []fault, failed map[string]time.Time, seen map[string][]time.Time) (all, inFlight int,
+	unexplained []string) {
 	extra := func(key string) int { return max(len(seen[key])-1, 0) }
 	for key, arrivals := range seen {
 		id, attempt, _ := strings.Cut(key, " ")
@@ -133,7 +135,9 @@ func duplicates(faults []fault, failed map[string]time.Time, seen map[string][]t
 			used[free]++
 		}
 		if alone > before {
-			unexplained = append(unexplained, fmt.Sprintf("%s came %d times as attempt %s, and was not in flight when something broke", id, len(arrivals), attempt))
+			unexplained = append(unexplained,
+				fmt.Sprintf("%s came %d times as attempt %s, and was not in flight when something broke", id,
+					len(arrivals), attempt))
 		}
 	}
 	slices.Sort(unexplained)
@@ -155,16 +159,24 @@ func TestADuplicateNeedsAFaultWhileItWasInFlight(t *testing.T) {
 		seen             map[string][]time.Time
 		all, unexplained int
 	}{
-		"one arrival each":                   {kill, nil, map[string][]time.Time{"a 0": at(99), "a 1": at(102)}, 0, 0},
-		"twice without a fault":              {nil, nil, map[string][]time.Time{"a 1": at(99, 100)}, 1, 1},
-		"in flight at a kill":                {kill, map[string]time.Time{"a 1": at(98)[0]}, map[string][]time.Time{"a 1": at(99, 103)}, 1, 0},
-		"in flight, returned after":          {kill, map[string]time.Time{"a 1": at(98)[0]}, map[string][]time.Time{"a 1": at(102, 103)}, 1, 0},
-		"failed after the kill":              {kill, map[string]time.Time{"a 1": at(102)[0]}, map[string][]time.Time{"a 1": at(103, 103)}, 1, 1},
-		"settled before the kill":            {kill, map[string]time.Time{"a 1": at(10)[0]}, map[string][]time.Time{"a 1": at(11, 103)}, 1, 1},
-		"twice before the kill":              {kill, map[string]time.Time{"a 1": at(98)[0]}, map[string][]time.Time{"a 1": at(98, 99)}, 1, 1},
-		"again and again after one kill":     {kill, map[string]time.Time{"a 1": at(98)[0]}, map[string][]time.Time{"a 1": at(99, 102, 103, 104, 105)}, 4, 1},
-		"both copies fail and return":        {kill, map[string]time.Time{"a 1": at(98)[0], "a 2": at(120)[0]}, map[string][]time.Time{"a 1": at(99, 103), "a 2": at(121, 125)}, 1, 0},
-		"both copies return, and one double": {kill, map[string]time.Time{"a 1": at(98)[0], "a 2": at(120)[0]}, map[string][]time.Time{"a 1": at(99, 103), "a 2": at(121, 125, 126)}, 2, 1},
+		"one arrival each":      {kill, nil, map[string][]time.Time{"a 0": at(99), "a 1": at(102)}, 0, 0},
+		"twice without a fault": {nil, nil, map[string][]time.Time{"a 1": at(99, 100)}, 1, 1},
+		"in flight at a kill": {kill, map[string]time.Time{"a 1": at(98)[0]},
+			map[string][]time.Time{"a 1": at(99, 103)}, 1, 0},
+		"in flight, returned after": {kill, map[string]time.Time{"a 1": at(98)[0]},
+			map[string][]time.Time{"a 1": at(102, 103)}, 1, 0},
+		"failed after the kill": {kill, map[string]time.Time{"a 1": at(102)[0]},
+			map[string][]time.Time{"a 1": at(103, 103)}, 1, 1},
+		"settled before the kill": {kill, map[string]time.Time{"a 1": at(10)[0]},
+			map[string][]time.Time{"a 1": at(11, 103)}, 1, 1},
+		"twice before the kill": {kill, map[string]time.Time{"a 1": at(98)[0]},
+			map[string][]time.Time{"a 1": at(98, 99)}, 1, 1},
+		"again and again after one kill": {kill, map[string]time.Time{"a 1": at(98)[0]},
+			map[string][]time.Time{"a 1": at(99, 102, 103, 104, 105)}, 4, 1},
+		"both copies fail and return": {kill, map[string]time.Time{"a 1": at(98)[0], "a 2": at(120)[0]},
+			map[string][]time.Time{"a 1": at(99, 103), "a 2": at(121, 125)}, 1, 0},
+		"both copies return, and one double": {kill, map[string]time.Time{"a 1": at(98)[0], "a 2": at(120)[0]},
+			map[string][]time.Time{"a 1": at(99, 103), "a 2": at(121, 125, 126)}, 2, 1},
 	} {
 		all, _, unexplained := duplicates(c.faults, c.failed, c.seen)
 		if all != c.all || len(unexplained) != c.unexplained {
@@ -188,15 +200,23 @@ func various(id string, withBody bool) amqp.Publishing {
 	}
 	at := time.Unix(random.Int64N(1<<32), 0)
 	p := amqp.Publishing{
-		MessageId: id, DeliveryMode: 2, ContentType: "application/octet-stream", ContentEncoding: "identity", Priority: uint8(random.IntN(5)),
-		CorrelationId: fmt.Sprint(random.Uint64()), ReplyTo: "answers", Timestamp: at, Type: "soak", AppId: "test/faults",
+		MessageId: id, DeliveryMode: 2, ContentType: "application/octet-stream", ContentEncoding: "identity",
+		Priority:      uint8(random.IntN(5)),
+		CorrelationId: fmt.Sprint(random.Uint64()), ReplyTo: "answers", Timestamp: at, Type: "soak",
+		AppId: "test/faults",
 		Headers: amqp.Table{
-			"bool": random.IntN(2) == 0, "uint8": uint8(random.Uint32()), "int8": int8(random.Uint32()), "int16": int16(random.Uint32()),
-			"uint16": uint16(random.Uint32()), "uint32": random.Uint32(), "int32": int32(random.Uint32()), "int64": int64(random.Uint64()), "float32": random.Float32(), "float64": math.MaxFloat64 * random.Float64(),
-			"decimal": amqp.Decimal{Scale: 2, Value: int32(random.Uint32() >> 1)}, "string": fmt.Sprintf("ä\x00\xff%d", random.Uint64()), "empty": "",
+			"bool": random.IntN(2) == 0, "uint8": uint8(random.Uint32()), "int8": int8(random.Uint32()),
+			"int16":  int16(random.Uint32()),
+			"uint16": uint16(random.Uint32()), "uint32": random.Uint32(), "int32": int32(random.Uint32()),
+			"int64": int64(random.Uint64()), "float32": random.Float32(),
+			"float64": math.MaxFloat64 * random.Float64(),
+			"decimal": amqp.Decimal{Scale: 2, Value: int32(random.Uint32() >> 1)}, "string": fmt.Sprintf("ä\x00\xff%d",
+				random.Uint64()), "empty": "",
 			"bytes": nested[:], "time": at.Add(time.Hour), "nothing": nil,
-			"list":  []any{nested[:1], "text", int64(random.Uint64()), []any(nil), amqp.Table{"in": "a list", "false": false}},
-			"table": amqp.Table{"int16": int16(random.Uint32()), "table": amqp.Table{"deep": []any{nil, 1.5}}, "": "no name"},
+			"list": []any{nested[:1], "text", int64(random.Uint64()), []any(nil), amqp.Table{"in": "a list",
+				"false": false}},
+			"table": amqp.Table{"int16": int16(random.Uint32()), "table": amqp.Table{"deep": []any{nil, 1.5}},
+				"": "no name"},
 		},
 	}
 	if withBody {
@@ -234,7 +254,8 @@ func changes(d amqp.Delivery) (all []string) {
 	want := various(d.MessageId, false)
 	for name, value := range want.Headers {
 		if is, there := d.Headers[name]; !there || !reflect.DeepEqual(is, value) {
-			all = append(all, fmt.Sprintf("%s came with header %s = %T(%v), and was published with %T(%v)", d.MessageId, name, is, is, value, value))
+			all = append(all, fmt.Sprintf("%s came with header %s = %T(%v), and was published with %T(%v)", d.MessageId,
+				name, is, is, value, value))
 		}
 	}
 	for name := range d.Headers {
@@ -242,8 +263,10 @@ func changes(d amqp.Delivery) (all []string) {
 			all = append(all, fmt.Sprintf("%s came with header %s, which it had not", d.MessageId, name))
 		}
 	}
-	is := amqp.Publishing{MessageId: d.MessageId, DeliveryMode: d.DeliveryMode, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, Priority: d.Priority,
-		CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Timestamp: d.Timestamp, Type: d.Type, AppId: d.AppId, Expiration: d.Expiration, UserId: d.UserId}
+	is := amqp.Publishing{MessageId: d.MessageId, DeliveryMode: d.DeliveryMode, ContentType: d.ContentType,
+		ContentEncoding: d.ContentEncoding, Priority: d.Priority,
+		CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Timestamp: d.Timestamp, Type: d.Type, AppId: d.AppId,
+		Expiration: d.Expiration, UserId: d.UserId}
 	want.Headers = nil
 	if !reflect.DeepEqual(is, want) {
 		all = append(all, fmt.Sprintf("%s came with properties %+v, and was published with %+v", d.MessageId, is, want))
@@ -254,8 +277,10 @@ func changes(d amqp.Delivery) (all []string) {
 // The comparison can fail, for each header and property.
 func TestAChangedHeaderIsSeen(t *testing.T) {
 	as := func(p amqp.Publishing) amqp.Delivery {
-		return amqp.Delivery{MessageId: p.MessageId, DeliveryMode: p.DeliveryMode, ContentType: p.ContentType, ContentEncoding: p.ContentEncoding, Priority: p.Priority,
-			CorrelationId: p.CorrelationId, ReplyTo: p.ReplyTo, Timestamp: p.Timestamp, Type: p.Type, AppId: p.AppId, Headers: p.Headers}
+		return amqp.Delivery{MessageId: p.MessageId, DeliveryMode: p.DeliveryMode, ContentType: p.ContentType,
+			ContentEncoding: p.ContentEncoding, Priority: p.Priority,
+			CorrelationId: p.CorrelationId, ReplyTo: p.ReplyTo, Timestamp: p.Timestamp, Type: p.Type, AppId: p.AppId,
+			Headers: p.Headers}
 	}
 	if c := changes(as(various("orders-1", false))); len(c) != 0 {
 		t.Errorf("nothing changed, and %q", c)
@@ -338,20 +363,7 @@ func emptyTally(t *testing.T, v *brokertest.VHost, queue string) *tally {
 // publish publishes n messages, confirmed.
 func (t *tally) publish(n int) {
 	t.test.Helper()
-	ch := t.v.Channel()
-	defer ch.Close()
-	must(t.test, ch.Confirm(false))
-	var confirms []*amqp.DeferredConfirmation
-	for range n {
-		c, err := ch.PublishWithDeferredConfirm("", t.queue, true, false, t.next(false))
-		must(t.test, err)
-		confirms = append(confirms, c)
-	}
-	for _, c := range confirms {
-		if !c.Wait() {
-			t.test.Fatal("RabbitMQ did not confirm a message of the test's own")
-		}
-	}
+	t.v.PublishMany(t.queue, n, func(int) amqp.Publishing { return t.next(false) })
 }
 
 // publishOne publishes one message, confirmed, by a connection that stays for the next: where
@@ -422,8 +434,10 @@ func (t *tally) done(id string) {
 func (t *tally) fails(d amqp.Delivery) bool {
 	id := d.MessageId
 	want, known := t.bodies[id]
-	if !known || sha256.Sum256(d.Body) != want || d.Headers["n"] != id || d.Headers["of"] != t.v.Name || d.RoutingKey != t.queue {
-		t.wrong = append(t.wrong, fmt.Sprintf("%q came altered or is not of this queue: %q, headers %v", id, d.Body[:min(len(d.Body), 100)], d.Headers))
+	if !known || sha256.Sum256(d.Body) != want || d.Headers["n"] != id || d.Headers["of"] != t.v.Name ||
+		d.RoutingKey != t.queue {
+		t.wrong = append(t.wrong, fmt.Sprintf("%q came altered or is not of this queue: %q, headers %v", id,
+			d.Body[:min(len(d.Body), 100)], d.Headers))
 	}
 	if t.various && known {
 		t.wrong = append(t.wrong, changes(d)...)
@@ -564,6 +578,14 @@ func (t *tally) awaitAcknowledged() {
 	t.await(20*time.Millisecond, func() bool { return t.missing() == 0 })
 }
 
+// end shows that what fails only now comes once, and accounts for each message.
+func (t *tally) end() {
+	t.test.Helper()
+	t.publish(300)
+	t.awaitAcknowledged()
+	t.account()
+}
+
 func (t *tally) isAcknowledged(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -613,8 +635,7 @@ func (t *tally) settle(all ...*process) {
 		p.waitReady()
 	}
 	brokertest.Eventually(t.test, "the services keep no message", func() bool {
-		count, err := all[0].Count(context.Background(), "state:waiting")
-		return err == nil && count.Count == 0 && t.v.Messages(wire.QueueIntake) == 0
+		return all[0].count("state:waiting") == 0 && t.v.Messages(wire.QueueIntake) == 0
 	})
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -631,7 +652,8 @@ func (t *tally) logWhereTheyAre() {
 	t.mu.Unlock()
 	var queues json.RawMessage
 	const columns = "name,vhost,leader,online,messages_ready,messages_unacknowledged,messages_dlx,consumers,state"
-	err := t.v.API().Call(context.Background(), http.MethodGet, "queues/"+url.PathEscape(t.v.Name)+"?columns="+columns, nil, &queues)
+	err := t.v.API().Call(context.Background(), http.MethodGet, "queues/"+url.PathEscape(t.v.Name)+"?columns="+columns,
+		nil, &queues)
 	t.test.Logf("%v\n%s", err, queues)
 	if t.inTest != nil {
 		var stacks strings.Builder
