@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,6 +18,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -86,9 +86,7 @@ func (e example) run(t *testing.T, v *brokertest.VHost, programs string) {
 	c.Env = append(os.Environ(), "REDRIVE_BROKER_URL="+v.URL())
 	out, in := io.Pipe()
 	c.Stdout, c.Stderr = in, in
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, c.Start())
 	ended := make(chan error, 1)
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
@@ -141,22 +139,13 @@ func (e example) run(t *testing.T, v *brokertest.VHost, programs string) {
 
 // serve runs the service with a policy for the queue.
 func serve(t *testing.T, v *brokertest.VHost, program string) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address, dir := l.Addr().String(), t.TempDir()
-	l.Close()
+	address, dir := brokertest.Address(t), t.TempDir()
 	file := filepath.Join(dir, "redrive.yaml")
 	yaml := fmt.Sprintf("store: {disk: %s}\nlisten: %s\npolicies:\n- {name: orders, queues: [orders], attempts: 4, backoff: {fixed: 1s}, jitter: none}\n", filepath.Join(dir, "data"), address)
-	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(file, []byte(yaml), 0o600))
 	c := exec.Command(program, "serve", "--config", file)
 	c.Env = append(os.Environ(), "REDRIVE_BROKER_URL="+v.URL())
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, c.Start())
 	t.Cleanup(func() {
 		_ = c.Process.Signal(syscall.SIGTERM)
 		if err := c.Wait(); err != nil {

@@ -27,6 +27,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -260,7 +261,7 @@ func content(p *podman) {
 func atWork(p *podman, v *brokertest.VHost) {
 	t := p.t
 	url := v.ServiceURL(brokertest.Works("orders"))
-	address, dir := freeAddress(t), t.TempDir()
+	address, dir := brokertest.Address(t), t.TempDir()
 	files := map[string]string{"broker-url": url, "redrive.yaml": fmt.Sprintf(`listen: %s
 store: {disk: /var/lib/redrive/data, reserve: 1MiB}
 policies: [{name: orders, queues: [orders], attempts: 2, backoff: {fixed: 100ms}}]
@@ -319,14 +320,6 @@ policies: [{name: orders, queues: [orders], attempts: 2, backoff: {fixed: 100ms}
 	p.remove(container)
 	container = start()
 	brokertest.Eventually(t, "another container shows the parked message", parked)
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer free.Close()
-	return free.Addr().String()
 }
 
 // serve starts the service in a container that may do as little as deploy/ says, and is
@@ -400,7 +393,7 @@ func replicas(p *podman, v *brokertest.VHost) {
 	}
 	var containers []string
 	for range 3 {
-		address := freeAddress(t)
+		address := brokertest.Address(t)
 		file := filepath.Join(t.TempDir(), "redrive.yaml")
 		must(t, os.WriteFile(file, []byte(strings.Replace(config, "0.0.0.0:8250", address, 1)), 0o444))
 		flags := []string{"--env", "REDRIVE_ADDRESS=" + address, "--volume", file + ":/etc/redrive/redrive.yaml:ro"}
@@ -480,7 +473,7 @@ func startValkey(t *testing.T, files compose) (address string) {
 	for name, text := range map[string]string{"valkey.conf": config + "\n", "users.acl": files.read("secrets/valkey-users.acl") + "\n"} {
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	address = freeAddress(t)
+	address = brokertest.Address(t)
 	_, port, _ := strings.Cut(address, ":")
 	c := exec.Command("/usr/bin/valkey-server", inside+"/valkey.conf", "--bind", "127.0.0.1", "--port", port)
 	c.Dir = "/"
@@ -584,9 +577,4 @@ func TestTheUsersOfTheComposeFile(t *testing.T) {
 	})
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = expect.NoError

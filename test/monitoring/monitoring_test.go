@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -240,10 +239,7 @@ scrape_configs: [{job_name: redrive, static_configs: [{targets: [%q]}]}]
 `, rules, service)
 	file := filepath.Join(dir, "prometheus.yml")
 	must(t, os.WriteFile(file, []byte(config), 0o600))
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	p := &prometheus{t: t, addr: free.Addr().String()}
-	free.Close()
+	p := &prometheus{t: t, addr: brokertest.Address(t)}
 	var log bytes.Buffer
 	c := exec.Command(path, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address="+p.addr, "--log.level=warn")

@@ -11,7 +11,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -275,10 +274,8 @@ wait $service || wait $service
 func installed(t *testing.T, deb string, v *brokertest.VHost) {
 	dir := t.TempDir()
 	config := filepath.Join(dir, "policies.yaml")
-	if err := os.WriteFile(config, []byte("policies: [{name: orders, queues: [orders], attempts: 2, backoff: {fixed: 100ms}}]\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	address := freeAddress(t)
+	must(t, os.WriteFile(config, []byte("policies: [{name: orders, queues: [orders], attempts: 2, backoff: {fixed: 100ms}}]\n"), 0o600))
+	address := brokertest.Address(t)
 	// Root, since a package has files of other users; and what it starts ends with it.
 	command := []string{"unshare", "--mount", "--pid", "--fork", "--kill-child=TERM", "sh", "-c", install}
 	if os.Getuid() != 0 {
@@ -333,14 +330,6 @@ func installed(t *testing.T, deb string, v *brokertest.VHost) {
 		t.Errorf("it came again with %v", d.Headers)
 	}
 	brokertest.Eventually(t, "the message is parked", func() bool { return strings.Contains(status(), `"parked":1,`) })
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer free.Close()
-	return free.Addr().String()
 }
 
 var must = expect.NoError

@@ -65,6 +65,13 @@ type Leaf struct {
 	NotAfter time.Time
 }
 
+// Install issues a certificate in a folder, as cert.pem and key.pem, beside the authority's own, ca.pem.
+func (a *Authority) Install(dir string, l Leaf) error {
+	in := func(name string) string { return filepath.Join(dir, name) }
+	ca, err := os.ReadFile(a.CAFile())
+	return errors.Join(err, os.WriteFile(in("ca.pem"), ca, 0o600), a.Issue(l, in("cert.pem"), in("key.pem")))
+}
+
 // Issue writes a certificate and its key, valid for a day where NotAfter is zero.
 func (a *Authority) Issue(l Leaf, certFile, keyFile string) error {
 	template := &x509.Certificate{Subject: pkix.Name{CommonName: l.User}, NotAfter: l.NotAfter, KeyUsage: x509.KeyUsageDigitalSignature,

@@ -32,6 +32,7 @@ import (
 	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
+	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
 
 var must, errOf = expect.NoError, expect.ErrOf
@@ -109,6 +110,14 @@ func (b Broker) onOurs(t *testing.T, slots int, test func(*testing.T)) {
 		takeSlots(t, slots)
 		test(t)
 	})
+}
+
+// Address is one of loopback where nothing listens.
+func Address(t testing.TB) string {
+	t.Helper()
+	ports, err := subprocess.Ports(1)
+	must(t, err)
+	return fmt.Sprintf("127.0.0.1:%d", ports[0])
 }
 
 // Alarm raises a memory alarm of a node of the test's own; over ends it.

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -359,43 +360,29 @@ func (r *Raw) Publish(exchange, key string, table []byte, body string) {
 		r.t.Fatalf("a raw table of %d bytes", len(table))
 	}
 	text := placeholder + strings.Repeat(".", fill)
-	r.conn.replace(append(binary.BigEndian.AppendUint32([]byte("\x01hS"), uint32(len(text))), text...), table)
+	r.conn.table.Store(&[2][]byte{TextField("h", text), table})
 	c, err := r.ch.PublishWithDeferredConfirm(exchange, key, true, false,
 		amqp.Publishing{Headers: amqp.Table{"h": text}, DeliveryMode: amqp.Persistent, Body: []byte(body)})
 	must(r.t, err)
 	if !c.Wait() {
 		r.t.Fatal("RabbitMQ has not confirmed a raw message")
 	}
-	if !r.conn.replaced() {
+	if r.conn.table.Load() != nil {
 		r.t.Fatal("the table of a raw message was not sent")
 	}
 }
 
+// rawConn puts a table in the place of other bytes, once.
 type rawConn struct {
 	net.Conn
-	mu        sync.Mutex
-	old, with []byte
-}
-
-func (c *rawConn) replace(old, with []byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.old, c.with = old, with
-}
-
-func (c *rawConn) replaced() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.old == nil
+	table atomic.Pointer[[2][]byte] // the bytes, and the table
 }
 
 func (c *rawConn) Write(b []byte) (int, error) {
-	c.mu.Lock()
-	if c.old != nil && bytes.Contains(b, c.old) {
-		b = bytes.Replace(b, c.old, c.with, 1)
-		c.old = nil
+	if t := c.table.Load(); t != nil && bytes.Contains(b, t[0]) {
+		b = bytes.Replace(b, t[0], t[1], 1)
+		c.table.Store(nil)
 	}
-	c.mu.Unlock()
 	return c.Conn.Write(b)
 }
 

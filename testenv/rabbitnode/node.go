@@ -367,16 +367,7 @@ func (n *Node) secure() (string, error) {
 	if n.opts.Authority == nil {
 		return "", nil
 	}
-	in := func(name string) string { return filepath.Join(n.dir, name) }
-	ca, err := os.ReadFile(n.opts.Authority.CAFile())
-	if err != nil {
-		return "", err
-	}
 	leaf := authority.Leaf{User: "rabbitmq", Hosts: []string{"127.0.0.1", "localhost"}}
-	if err := errors.Join(os.WriteFile(in("ca.pem"), ca, 0o600),
-		n.opts.Authority.Issue(leaf, in("cert.pem"), in("key.pem"))); err != nil {
-		return "", err
-	}
 	return fmt.Sprintf(`
 listeners.ssl.default = 127.0.0.1:%[1]d
 ssl_options.cacertfile = %[3]s/ca.pem
@@ -393,7 +384,7 @@ management.ssl.port = %[2]d
 management.ssl.cacertfile = %[3]s/ca.pem
 management.ssl.certfile = %[3]s/cert.pem
 management.ssl.keyfile = %[3]s/key.pem
-`, n.amqps, n.https, n.inside), nil
+`, n.amqps, n.https, n.inside), n.opts.Authority.Install(n.dir, leaf)
 }
 
 // SecureURL is where it speaks AMQP by TLS.

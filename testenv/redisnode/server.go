@@ -144,16 +144,13 @@ func (s *Server) listenTLS() (config string, err error) {
 	if id == nil {
 		return "", nil
 	}
-	in := func(name string) string { return filepath.Join(s.dir, name) }
-	ca, err := os.ReadFile(id.By.CAFile())
-	err = errors.Join(err, os.WriteFile(in("ca.pem"), ca, 0o600),
-		id.By.Issue(authority.Leaf{User: "redis", Hosts: id.Hosts}, in("cert.pem"), in("key.pem")))
+	leaf := authority.Leaf{User: "redis", Hosts: id.Hosts}
 	return fmt.Sprintf(`tls-port %d
 tls-cert-file %[2]s/cert.pem
 tls-key-file %[2]s/key.pem
 tls-ca-cert-file %[2]s/ca.pem
 tls-auth-clients %[3]s
-`, s.secure, s.inside, map[bool]string{true: "yes", false: "no"}[id.Asks]), err
+`, s.secure, s.inside, map[bool]string{true: "yes", false: "no"}[id.Asks]), id.By.Install(s.dir, leaf)
 }
 
 // Addr is where it listens, as host:port.
