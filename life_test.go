@@ -94,9 +94,7 @@ func TestVerify(t *testing.T) {
 	})
 	err := redrive.Consume(t.Context(), redrive.Config{URLs: []string{"amqp://localhost"}, Verify: true},
 		redrive.Consumer{Queue: "q", Policy: fast(2), Wait: redrive.Dynamic(), Handler: nothing})
-	if err == nil || !strings.Contains(err.Error(), "Config.Verify") {
-		t.Errorf("a way that declares as it goes, with Verify: %v", err)
-	}
+	expect.ErrSays(t, err, "a way that declares as it goes, with Verify", "Config.Verify")
 }
 
 // Of a cluster one node serves as well as another.
@@ -109,9 +107,7 @@ func TestAConsumerOfACluster(t *testing.T) {
 		cfg.seen.await(t, redrive.Parked, 1)
 	})
 	_, err := redrive.NewClient(t.Context(), redrive.Config{URLs: []string{"amqp://h1/a", "amqp://h2/b"}})
-	if err == nil || !strings.Contains(err.Error(), `Config.URLs has the virtual host "a" at h1 and "b" at h2`) {
-		t.Errorf("brokers with two virtual hosts: %v", err)
-	}
+	expect.ErrSays(t, err, "brokers with two virtual hosts", `Config.URLs has the virtual host "a" at h1 and "b" at h2`)
 }
 
 // A message that can be published nowhere again stays RabbitMQ's, is said once,
@@ -305,9 +301,7 @@ func TestAStopDoesNotWaitForAHandlerThatHangs(t *testing.T) {
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("deaf")})
 		<-began
 		<-began
-		if err := stop(); err == nil || !strings.Contains(err.Error(), "1 of 2 handlers") {
-			t.Error(err)
-		}
+		expect.ErrSays(t, stop(), "stopping", "1 of 2 handlers")
 		close(end)
 		if !polite.Load() {
 			t.Error("the context of a handler did not end")
@@ -430,10 +424,8 @@ func TestTenConsumersTwoConnections(t *testing.T) {
 		if err := client.Consume(t.Context(), c.Consumer); err == nil {
 			t.Error("a closed client consumes")
 		}
-		if _, err := client.NewSettler(t.Context(), c.Consumer); err == nil || !strings.Contains(err.Error(),
-			"closed") {
-			t.Errorf("a closed client makes a settler: %v", err)
-		}
+		expect.ErrSays(t, errOf(client.NewSettler(t.Context(), c.Consumer)), "a closed client makes a settler",
+			"closed")
 	})
 }
 

@@ -571,9 +571,7 @@ func TestARetryAfterBeyondThePolicyIsLogged(t *testing.T) {
 			last = at
 		}
 		must(t, stop())
-		if !strings.Contains(cfg.said.String(), told) || !strings.Contains(cfg.said.String(), "asked=1h0m0s") {
-			t.Errorf("it said:\n%s", cfg.said.String())
-		}
+		expect.Contains(t, cfg.said.String(), "it said", told, "asked=1h0m0s")
 	})
 }
 
@@ -632,10 +630,7 @@ func TestNative(t *testing.T) {
 		if !v.Since4() {
 			v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 			cfg.Handler = nothing
-			if err := redrive.Consume(t.Context(), cfg.Config, cfg.Consumer); err == nil ||
-				!strings.Contains(err.Error(), "4.3") {
-				t.Errorf("RabbitMQ %s is taken: %v", v.Version, err)
-			}
+			expect.ErrSays(t, redrive.Consume(t.Context(), cfg.Config, cfg.Consumer), "RabbitMQ "+v.Version, "4.3")
 			return
 		}
 		v.Queue("orders", redrive.NativeArguments(100*time.Millisecond, time.Second))
@@ -778,10 +773,8 @@ func TestZeroValuesAreErrors(t *testing.T) {
 		})
 	}
 	for _, fits := range [][3]int{{10, 10, 0}, {0, 1, 0}, {65535, 65535, 0}, {2, 100, 50}} {
-		if err := prefetches(fits[0], fits[1], fits[2]); err == nil || !strings.Contains(err.Error(),
-			"Config.URLs is empty") {
-			t.Errorf("concurrency, prefetch and batch %v: %v", fits, err)
-		}
+		expect.ErrSays(t, prefetches(fits[0], fits[1], fits[2]), fmt.Sprint("concurrency, prefetch and batch ", fits),
+			"Config.URLs is empty")
 	}
 	var none *redrive.Client
 	for _, c := range []struct {

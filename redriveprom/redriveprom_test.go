@@ -8,23 +8,20 @@ import (
 
 	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/redriveprom"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 func TestMetrics(t *testing.T) {
 	r := prometheus.NewRegistry()
 	for range 2 { // a second consumer of the same program counts into the same
 		m, err := redriveprom.New(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		m.Attempt(redrive.AttemptEvent{Queue: "orders", Outcome: redrive.Retried, Duration: 20 * time.Millisecond})
 		m.Consumer(redrive.ConsumerEvent{Queue: "orders", Consuming: true})
 		m.Hook(redrive.HookEvent{Queue: "orders", Result: redrive.HookPanicked})
 	}
 	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.Metric {

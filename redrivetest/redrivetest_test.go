@@ -10,6 +10,7 @@ import (
 	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/redrivetest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // orders is the consumer of the program under test.
@@ -42,9 +43,7 @@ func Example() {
 func TestRun(t *testing.T) {
 	always := func(c redrive.Consumer) []redrivetest.Step {
 		steps, err := redrivetest.Always(c, errShop)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return steps
 	}
 	s := always(orders)

@@ -644,9 +644,7 @@ func (b *tab) publish(name string) {
 	if err == nil {
 		err = os.WriteFile("../../docs/images/"+name+".png", data, 0o644)
 	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 }
 
 // TestPictures takes the README's pictures, with -update, of what make run shows after a minute

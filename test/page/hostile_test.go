@@ -91,9 +91,7 @@ func hostileIsText(t *testing.T, s *scene, ids []string, operation string) {
 			}
 			return
 		}
-		if !strings.Contains(header.Get("Content-Security-Policy"), "script-src 'self';") {
-			t.Errorf("%.200s has no content security policy", path)
-		}
+		expect.Contains(t, header.Get("Content-Security-Policy"), path, "script-src 'self';")
 		for is := range shapeOf(t, fmt.Sprintf("%.200s", path), strings.NewReader(body)) {
 			if !known[is] {
 				t.Errorf("%.200s has <%s>, which no page of ours has", path, is)

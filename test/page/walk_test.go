@@ -283,9 +283,7 @@ func (b *tab) pasteable() {
 	_, err := chromedp.CallBrowser(b.ctx, browser.SetPermission, browser.SetPermissionParams{Origin: b.base,
 		BrowserContextID: chromedp.FromContext(b.ctx).BrowserContextID,
 		Permission:       &browser.PermissionDescriptor{Name: "clipboard-read"}, Setting: "granted"})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 }
 
 // What happens while somebody looks.

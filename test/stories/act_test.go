@@ -533,9 +533,7 @@ func TestAQueueThatIsAwayIsWaitedFor(t *testing.T) {
 			must(t, err)
 			return ok && d.Reject(false) == nil
 		})
-		if p := s.WaitParked(t, 1)[0]; !strings.Contains(p.ParkedFor, "exclusive to another connection") {
-			t.Errorf("parked as %+v", p)
-		}
+		expect.Contains(t, s.WaitParked(t, 1)[0].ParkedFor, "parked as", "exclusive to another connection")
 		if err := v.Channel().ExchangeDeclarePassive(wire.RetryExchange("mine"), "fanout", true, false, false, false,
 			nil); err == nil {
 			t.Error("its retry exchange is left")

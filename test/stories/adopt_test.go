@@ -107,20 +107,12 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 			expect.Equal(t, code, 0, "redrive %v says %s, and exits with", args, out)
 			return out
 		}
-		if out := redrive("adopt"); !strings.Contains(out, "classic.dlq") || !strings.Contains(out,
-			"classic.mail, classic.orders") {
-			t.Errorf("redrive adopt lists\n%s", out)
-		}
-		if out := redrive("adopt", "classic.dlq", "--limit", "30", "--dry-run"); !strings.Contains(out,
-			"Adopt 30 messages from classic.dlq? Nothing is done yet.") {
-			t.Errorf("redrive adopt --dry-run says\n%s", out)
-		}
+		expect.Contains(t, redrive("adopt"), "redrive adopt lists", "classic.dlq", "classic.mail, classic.orders")
+		expect.Contains(t, redrive("adopt", "classic.dlq", "--limit", "30", "--dry-run"),
+			"redrive adopt --dry-run says", "Adopt 30 messages from classic.dlq? Nothing is done yet.")
 		expect.Equal(t, v.Depth("classic.dlq"), 200, "are left by a dry run")
-		if out := redrive("adopt", "classic.dlq", "--sample", "150", "--yes"); !strings.Contains(out,
-			"The first 150 messages") ||
-			!strings.Contains(out, "work queue  classic.mail") || !strings.Contains(out, "no stock of 7") {
-			t.Errorf("redrive adopt --sample says\n%s", out)
-		}
+		expect.Contains(t, redrive("adopt", "classic.dlq", "--sample", "150", "--yes"), "redrive adopt --sample says",
+			"The first 150 messages", "work queue  classic.mail", "no stock of 7")
 		brokertest.Eventually(t, "they are back", func() bool { return v.Depth("classic.dlq") == 200 })
 		v.Queue("limited.dlq", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 3})
 		v.Publish("", "limited.dlq", amqp.Publishing{DeliveryMode: 2})
@@ -131,10 +123,8 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 			t.Errorf("a sample of a queue with a delivery limit: %+v, %v", limited.Sampled, err)
 		}
 		v.DeleteQueue("limited.dlq")
-		if out := redrive("adopt", "classic.dlq", "--limit", "30", "--yes", "--expect-count",
-			"30"); !strings.Contains(out, "30 messages are adopted, and parked") {
-			t.Errorf("redrive adopt says\n%s", out)
-		}
+		expect.Contains(t, redrive("adopt", "classic.dlq", "--limit", "30", "--yes", "--expect-count", "30"),
+			"redrive adopt says", "30 messages are adopted, and parked")
 		for _, kind := range []string{"classic", "quorum"} {
 			op := s.adopt(t, operations.PlanRequest{From: kind + ".dlq", Limit: int64(v.Depth(kind+".dlq") - 50)})
 			expect.Equal(t, fmt.Sprint(op.State, op.Done, " ", op.Why),
@@ -154,9 +144,7 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 		expect.Equal(t, len(ids), 400, "ids")
 		detail, err := s.Client.Message(t.Context(), all[0].ID)
 		must(t, err)
-		if !strings.Contains(detail.ParkedFor, "adopted it from queue") {
-			t.Errorf("one is parked as %+v", detail)
-		}
+		expect.Contains(t, detail.ParkedFor, "one is parked as", "adopted it from queue")
 		expect.Equal(t, s.adopt(t, operations.PlanRequest{From: "mail_error"}).Done, 1, "is adopted of MassTransit's")
 		if page, err := s.Client.Messages(t.Context(), "queue:mail", "", 10); err != nil || len(page.Messages) != 1 ||
 			page.Messages[0].Error != "no stock" {
@@ -497,9 +485,7 @@ func TestWhereNothingIsPutBack(t *testing.T) {
 		again(amqp.Table{"x-message-ttl": int32(60_000), "x-max-length": int32(20), "x-overflow": "reject-publish"})
 		warnings := fmt.Sprint(s.planUnadopt(t, "dlq").Warnings)
 		for _, says := range []string{"expire after 1m0s", "no more than 20", "30 of the messages have an expiration"} {
-			if !strings.Contains(warnings, says) {
-				t.Errorf("%s is missing in %s", says, warnings)
-			}
+			expect.Contains(t, warnings, "the warnings", says)
 		}
 		// What is full stops it.
 		op := s.unadopt(t, "dlq")

@@ -221,9 +221,7 @@ func TestANameThatIsNotUTF8IsParkedWithItsBytes(t *testing.T) {
 			return len(parked) == 3
 		})
 		for _, m := range parked {
-			if !strings.Contains(m.ParkedFor, `"orders.\xbe\xff"`) {
-				t.Errorf("parked because %q", m.ParkedFor)
-			}
+			expect.Contains(t, m.ParkedFor, "parked because", `"orders.\xbe\xff"`)
 		}
 
 		deadLettered(v, "work", "quorum")
@@ -238,11 +236,8 @@ func TestANameThatIsNotUTF8IsParkedWithItsBytes(t *testing.T) {
 			"the metrics show … of it parked")
 		// An editor's file names such a queue.
 		line := `{"redrive":1,"id":"11111111-1111-1111-1111-111111111111","queue":{"base64":"b3JkZXJzLr7/"},"state":"parked","due":"2026-01-02T03:04:05Z","attempt":1,"message":{"exchange":"","routing_key":"k"}}`
-		if _, err := s.Client.Import(context.Background(), strings.NewReader(line),
-			actions.ImportOptions{}); err == nil || !strings.Contains(err.Error(),
-			`"orders.\xbe\xff" is not a work queue`) {
-			t.Errorf("importing a file with such a queue: %v", err)
-		}
+		expect.ErrSays(t, errOf(s.Client.Import(context.Background(), strings.NewReader(line),
+			actions.ImportOptions{})), "importing a file with such a queue", `"orders.\xbe\xff" is not a work queue`)
 		expect.Err(t, s.Stop(), nil, "it ended with")
 		kinds := []retry.Kind{}
 		for len(s.Events) > 0 {

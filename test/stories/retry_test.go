@@ -985,4 +985,3 @@ func TestABreakerOpensAndCloses(t *testing.T) {
 		expect.Equal(t, s.metric(t, `redrive_ledger_imbalance{queue="orders"}`), "0", "the ledger is off by")
 	})
 }
-

@@ -4,6 +4,7 @@ package expect
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -44,6 +45,22 @@ func Equal[V comparable](t T, got, want V, what string, args ...any) {
 	if got != want {
 		t.Errorf("%s: %v, want %v", fmt.Sprintf(what, args...), got, want)
 	}
+}
+
+// Contains fails a test where a text does not have all that it is to have.
+func Contains(t T, text, what string, wants ...string) {
+	t.Helper()
+	for _, want := range wants {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s: %.4000s\nwant %q in it", what, text, want)
+		}
+	}
+}
+
+// ErrSays fails a test where there is no error, or not one that says all this.
+func ErrSays(t T, err error, what string, wants ...string) {
+	t.Helper()
+	Contains(t, fmt.Sprint(err), what, wants...)
 }
 
 // Err fails a test where an error is not want; nil: where there is one.

@@ -163,10 +163,7 @@ func TestTheModelRefusesWhatItDoesNotKnow(t *testing.T) {
 				return <-ended
 			},
 		} {
-			if err := do(client(t, broker).Channel()); err == nil || !strings.Contains(err.Error(), "540") ||
-				!strings.Contains(err.Error(), "has no "+what) {
-				t.Errorf("%s: %v", what, err)
-			}
+			expect.ErrSays(t, do(client(t, broker).Channel()), what, "540", "has no "+what)
 		}
 	})
 }

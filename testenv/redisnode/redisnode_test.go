@@ -3,10 +3,10 @@ package redisnode_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
@@ -14,9 +14,7 @@ import (
 func must(t *testing.T, s *redisnode.Server, command ...string) string {
 	t.Helper()
 	answer, err := s.Do(context.Background(), command...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return fmt.Sprint(answer)
 }
 
@@ -29,32 +27,18 @@ func TestAServerKeepsWhatItAnswered(t *testing.T) {
 		if _, err := s.Do(ctx, "PING"); err == nil {
 			t.Error("a killed server answers")
 		}
-		if err := s.Restart(ctx); err != nil {
-			t.Fatal(err)
-		}
-		if got := must(t, s, "GET", "a"); got != "1" {
-			t.Errorf("after a kill: %s", got)
-		}
-		if err := s.Pause(); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, s.Restart(ctx))
+		expect.Equal(t, must(t, s, "GET", "a"), "1", "after a kill")
+		expect.NoError(t, s.Pause())
 		soon, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 		defer cancel()
 		if _, err := s.Do(soon, "PING"); err == nil || soon.Err() == nil {
 			t.Errorf("a paused server answers: %v", err)
 		}
-		if err := s.Continue(); err != nil {
-			t.Fatal(err)
-		}
-		if got := must(t, s, "GET", "a"); got != "1" {
-			t.Errorf("after a pause: %s", got)
-		}
-		if got := must(t, s, "EVAL", "return {1, false, {'x', ''}}", "0"); got != "[1 <nil> [x ]]" {
-			t.Errorf("a script answers %s", got)
-		}
-		if _, err := s.Do(ctx, "NONSENSE"); err == nil || !strings.Contains(err.Error(), "unknown command") {
-			t.Errorf("an unknown command: %v", err)
-		}
+		expect.NoError(t, s.Continue())
+		expect.Equal(t, must(t, s, "GET", "a"), "1", "after a pause")
+		expect.Equal(t, must(t, s, "EVAL", "return {1, false, {'x', ''}}", "0"), "[1 <nil> [x ]]", "a script")
+		expect.ErrSays(t, expect.ErrOf(s.Do(ctx, "NONSENSE")), "an unknown command", "unknown command")
 	})
 }
 
@@ -62,16 +46,10 @@ func TestConfigOfATestWins(t *testing.T) {
 	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
 		o.Config = "appendfsync everysec\nmaxmemory 50mb"
 		s := redisnode.New(t, o)
-		if got := must(t, s, "CONFIG", "GET", "appendfsync"); got != "[appendfsync everysec]" {
-			t.Error(got)
-		}
-		if got := must(t, s, "CONFIG", "GET", "maxmemory"); got != "[maxmemory 52428800]" {
-			t.Error(got)
-		}
+		expect.Equal(t, must(t, s, "CONFIG", "GET", "appendfsync"), "[appendfsync everysec]", "the option")
+		expect.Equal(t, must(t, s, "CONFIG", "GET", "maxmemory"), "[maxmemory 52428800]", "the option")
 		o.Config = "no-such-option 1"
 		_, err := redisnode.Start(context.Background(), o)
-		if err == nil || !strings.Contains(err.Error(), "no-such-option") {
-			t.Errorf("a server with a wrong configuration: %v", err)
-		}
+		expect.ErrSays(t, err, "a server with a wrong configuration", "no-such-option")
 	})
 }
