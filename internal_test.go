@@ -102,9 +102,7 @@ func TestAnErrorsHeaderIsBounded(t *testing.T) {
 			t.Errorf("%.10q…: %d bytes, valid: %t", text, len(got), utf8.ValidString(got))
 		}
 	}
-	if got := (&failure{text: "no stock"}).header(); got != "no stock" {
-		t.Errorf("%q", got)
-	}
+	expect.Equal(t, (&failure{text: "no stock"}).header(), "no stock", "the header")
 }
 
 // A hook that hangs holds up only itself: calls beyond a bound are dropped, and

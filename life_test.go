@@ -265,9 +265,7 @@ func TestAConsumerFinishesItsMessagesBeforeItStops(t *testing.T) {
 		go func() { ended <- stop() }()
 		close(end)
 		must(t, <-ended)
-		if cfg.seen.losses() != cfg.seen.connections() {
-			t.Errorf("connected %d times, and not %d times", cfg.seen.connections(), cfg.seen.losses())
-		}
+		expect.Equal(t, cfg.seen.losses(), cfg.seen.connections(), "ends of connections")
 		n := cfg.seen.count(redrive.Parked)
 		if n == 0 || v.Depth(wire.QueueParked) != n {
 			t.Errorf("%d parked, %d in redrive.parked", n, v.Depth(wire.QueueParked))
@@ -363,9 +361,7 @@ func consumeAll(t *testing.T, client *redrive.Client, c setup, names []string, s
 			if m.Attempt == 1 {
 				return errDown
 			}
-			if m.Queue != name {
-				t.Errorf("%q of queue %q came to the handler of %q", m.Body, m.Queue, name)
-			}
+			expect.Equal(t, m.Queue, name, "%q came to the handler of", m.Body)
 			seen.add(string(m.Body))
 			return nil
 		}

@@ -195,9 +195,7 @@ func TestTheHandlerSeesTheMessageAsItWasPublished(t *testing.T) {
 				s.Headers["tenant"] != "a" || !s.deadline || s.Redelivered {
 				t.Errorf("attempt %d: %+v", attempt, s)
 			}
-			if n := brokertest.Receive(t, counted, "the count of an attempt"); n != attempt {
-				t.Errorf("attempt %d is counted as %d", attempt, n)
-			}
+			expect.Equal(t, brokertest.Receive(t, counted, "the count of an attempt"), attempt, "counted as attempt")
 			switch attempt {
 			case 1:
 				first = s
@@ -850,9 +848,7 @@ func TestZeroValuesAreErrors(t *testing.T) {
 	if _, err := good.Decide(nil, errDown); err == nil {
 		t.Error("Decide takes a nil message")
 	}
-	if l := (redrive.Way{}).Limits(); l.Name != "" {
-		t.Errorf("the zero Way has limits: %+v", l)
-	}
+	expect.Equal(t, (redrive.Way{}).Limits().Name, "", "the zero Way has limits of")
 	if redrive.Park(nil).Error() == "" || redrive.RetryAfter(nil, 0).Error() == "" ||
 		(&redrive.PanicError{}).Error() == "" {
 		t.Error("an error without a text")

@@ -30,9 +30,7 @@ func TestMetrics(t *testing.T) {
 	}
 	want := map[string]float64{"redrive_consumer_attempts_total": 2, "redrive_consumer_handler_seconds": 2, "redrive_consumer_connected": 1, "redrive_consumer_parked_hook_total": 2}
 	for name, n := range want {
-		if got[name] != n {
-			t.Errorf("%s is %v, want %v", name, got[name], n)
-		}
+		expect.Equal(t, got[name], n, "%s", name)
 	}
 	other := prometheus.NewRegistry()
 	other.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "redrive_consumer_connected", Help: "somebody else's"}))

@@ -158,9 +158,7 @@ func TestSince43ARejectedMessageArrivesAsRedelivered(t *testing.T) {
 			"x-dead-letter-routing-key": "dead"})
 		v.Publish("", "work", amqp.Publishing{Body: []byte("m")})
 		v.Consume("work").Reject()
-		if d := v.Consume("dead").Take("m"); d.Redelivered != since(v, 4, 3) {
-			t.Errorf("its first delivery is marked as redelivered: %v", d.Redelivered)
-		}
+		expect.Equal(t, v.Consume("dead").Take("m").Redelivered, since(v, 4, 3), "its first delivery is marked as redelivered")
 	})
 }
 
@@ -203,9 +201,7 @@ func TestAQuorumQueueDeliversAfterItConfirmedACancelUnlessTheWindowIsFull(t *tes
 					must(t, ch.Close())
 					must(t, errOf(v.Channel().QueueDelete("work", false, false, false)))
 				}
-				if late > 0 != may {
-					t.Errorf("%s queue, window full: %v: messages came late %d times", kind, full, late)
-				}
+				expect.Equal(t, late > 0, may, "%s queue, window full: %v: messages came late %d times", kind, full, late)
 			}
 		}
 	})

@@ -26,6 +26,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -282,26 +283,18 @@ func TestAChangedHeaderIsSeen(t *testing.T) {
 			CorrelationId: p.CorrelationId, ReplyTo: p.ReplyTo, Timestamp: p.Timestamp, Type: p.Type, AppId: p.AppId,
 			Headers: p.Headers}
 	}
-	if c := changes(as(various("orders-1", false))); len(c) != 0 {
-		t.Errorf("nothing changed, and %q", c)
-	}
+	expect.Equal(t, len(changes(as(various("orders-1", false)))), 0, "changes")
 	for name := range various("orders-1", false).Headers {
 		p := various("orders-1", false)
 		delete(p.Headers, name)
-		if len(changes(as(p))) != 1 {
-			t.Errorf("without header %s: %q", name, changes(as(p)))
-		}
+		expect.Equal(t, len(changes(as(p))), 1, "without header %s: %q", name, changes(as(p)))
 		p.Headers[name] = int64(-1)
-		if len(changes(as(p))) != 1 {
-			t.Errorf("with another header %s: %q", name, changes(as(p)))
-		}
+		expect.Equal(t, len(changes(as(p))), 1, "with another header %s: %q", name, changes(as(p)))
 	}
 	other := various("orders-1", false)
 	other.ReplyTo = ""
 	other.Headers["more"] = true
-	if len(changes(as(other))) != 2 {
-		t.Errorf("with a header more and a property less: %q", changes(as(other)))
-	}
+	expect.Equal(t, len(changes(as(other))), 2, "with a header more and a property less: %q", changes(as(other)))
 }
 
 // The policy of these tests: each message fails twice and is acknowledged at its

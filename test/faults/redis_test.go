@@ -257,9 +257,7 @@ func TestARepeatedTroubleIsSeen(t *testing.T) {
 		`level=INFO msg="store: a works again" after=1s`, `level=WARN msg="intake stopped: x"`
 	for want, log := range map[int][]string{0: {fails, other, works, fails}, 1: {fails, works, other, fails, other},
 		2: {fails, fails, other, `level=INFO msg="intake resumed" queue=q`, other, other}} {
-		if got := repeated(strings.Join(log, "\n")); len(got) != want {
-			t.Errorf("%q are repeated in %q, want %d", got, log, want)
-		}
+		expect.Equal(t, len(repeated(strings.Join(log, "\n"))), want, "troubles that are repeated in %q", log)
 	}
 }
 

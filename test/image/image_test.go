@@ -213,9 +213,7 @@ func config(p *podman) {
 	if got := inspected[0].HealthCheck.Test; !slices.Equal(got, []string{"CMD", program, "status", "--alive"}) {
 		t.Errorf("health check %q", got)
 	}
-	if got := c.Labels["org.opencontainers.image.version"]; got != version {
-		t.Errorf("version %q in %v", got, c.Labels)
-	}
+	expect.Equal(t, c.Labels["org.opencontainers.image.version"], version, "the version in %v", c.Labels)
 	for _, name := range []string{"title", "description", "licenses", "source", "documentation"} {
 		if c.Labels["org.opencontainers.image."+name] == "" {
 			t.Errorf("no label %s", name)
@@ -291,9 +289,7 @@ policies: [{name: orders, queues: [orders], attempts: 2, backoff: {fixed: 100ms}
 
 	c := v.Consume("orders")
 	c.Fail("one")
-	if d := c.Reject(); d.Headers[wire.HeaderAttempt] != int64(1) {
-		t.Errorf("it came back with %v", d.Headers)
-	}
+	expect.Equal(t, c.Reject().Headers[wire.HeaderAttempt], any(int64(1)), "it came back with attempt")
 	parked := func() bool {
 		out, err := status("-o", "json")
 		return err == nil && strings.Contains(strings.ReplaceAll(out, " ", ""), `"parked":1,`)
@@ -311,9 +307,7 @@ policies: [{name: orders, queues: [orders], attempts: 2, backoff: {fixed: 100ms}
 
 	// It ends in order, well within the time that Docker and Kubernetes give it.
 	p.run("stop", "--time", "30", container)
-	if code := p.run("inspect", "--format", "{{.State.ExitCode}}", container); code != "0" {
-		t.Errorf("it ended with %s", code)
-	}
+	expect.Equal(t, p.run("inspect", "--format", "{{.State.ExitCode}}", container), "0", "it ended with")
 	if healthy() {
 		t.Error("it is healthy, and gone")
 	}

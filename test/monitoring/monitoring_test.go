@@ -136,9 +136,7 @@ func TestPrometheusUnderstandsAllOfIt(t *testing.T) {
 			}
 		}
 		all := rules(t)
-		if n != len(all) {
-			t.Errorf("Prometheus has %d rules, the file %d", n, len(all))
-		}
+		expect.Equal(t, n, len(all), "Prometheus has rules")
 		// An alert finds nothing when all is well; what it looks at must be there.
 		looked := map[string]bool{}
 		for _, r := range all {

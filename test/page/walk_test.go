@@ -54,9 +54,8 @@ func TestAWalk(t *testing.T) {
 		b.keys("/")
 		call(b, input.InsertText, input.InsertTextParams{Text: `queue:orders.* error:"timeout" header.tenant:acme body.customer:"Katherine Johnson"`})
 		b.leave(func() { b.keys("\r") }, "#messages")
-		if n := js[int](b, `document.querySelectorAll("#messages tbody tr").length`); n != len(s.parked) {
-			t.Errorf("it finds %d messages of %d", n, len(s.parked))
-		}
+		expect.Equal(t, js[int](b, `document.querySelectorAll("#messages tbody tr").length`), len(s.parked),
+			"messages that it finds")
 		b.says("#command", "redrive messages list")
 	})
 	step("it is opened, and its Protobuf read", func() {
@@ -124,9 +123,7 @@ func TestAWalk(t *testing.T) {
 		b.write("input[name=reason]", "test orders")
 		b.follow("#confirm-button", "#did")
 		b.open(orders)
-		if now := rows(); len(now) != len(before)-2 {
-			t.Errorf("%d of %d are left", len(now), len(before))
-		}
+		expect.Equal(t, len(rows()), len(before)-2, "messages are left")
 		b.open("/messages?q=state%3Adiscarded+error%3Atimeout")
 		b.shows("#messages")
 		for _, id := range before[:2] {
@@ -159,13 +156,9 @@ func TestAWalk(t *testing.T) {
 		}
 		b.says("#progress h2", "finished") // live
 		b.open(b.path())
-		if n := js[int](b, `document.querySelectorAll("#outcomes tbody tr").length`); n != left {
-			t.Errorf("%d outcomes of %d", n, left)
-		}
+		expect.Equal(t, js[int](b, `document.querySelectorAll("#outcomes tbody tr").length`), left, "outcomes")
 		b.open("/messages?q=state%3Aparked")
-		if now := rows(); len(now) != 1 {
-			t.Errorf("parked still: %v", now)
-		}
+		expect.Equal(t, len(rows()), 1, "are parked still")
 	})
 	step("an operation is paused, resumed and cancelled while its canary is watched", func() {
 		s.fail("webhooks", `{"to": "globex"}`)
@@ -220,9 +213,7 @@ func TestAWalk(t *testing.T) {
 		b.follow(`#do details.later button`, "#confirm-button")
 		b.says("#confirm h1", "in ")
 		b.follow("#confirm-button", "#did")
-		if now := b.path(); now != here {
-			t.Errorf("from %s it leads to %s", here, now)
-		}
+		expect.Equal(t, b.path(), here, "it leads to")
 		if after := due(); after <= before {
 			t.Errorf("it is due at %s, before at %s", after, before)
 		}
@@ -311,9 +302,7 @@ func TestThePageLives(t *testing.T) {
 		b.run(chromedp.MouseEvent("mouseMoved", 200, js[float64](b, `at.y`)))
 		fails()
 		b.says("#newer", "1 new")
-		if now := js[string](b, under); now != row {
-			t.Errorf("under the cursor was %s, and is %s", row, now)
-		}
+		expect.Equal(t, js[string](b, under), row, "under the cursor is")
 		expect.Equal(t, js[int64](b, `document.querySelectorAll("#messages tbody tr").length`), parked-1,
 			"the list has … rows")
 		b.look("new ones wait")

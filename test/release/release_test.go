@@ -326,9 +326,7 @@ func installed(t *testing.T, deb string, v *brokertest.VHost) {
 	brokertest.Eventually(t, "the service is ready", func() bool { return strings.Contains(status(), `"ready":true`) })
 	consumer := v.Consume("orders")
 	consumer.Fail("one")
-	if d := consumer.Reject(); d.Headers[wire.HeaderAttempt] != int64(1) {
-		t.Errorf("it came again with %v", d.Headers)
-	}
+	expect.Equal(t, consumer.Reject().Headers[wire.HeaderAttempt], any(int64(1)), "it came again with attempt")
 	brokertest.Eventually(t, "the message is parked", func() bool { return strings.Contains(status(), `"parked":1,`) })
 }
 

@@ -105,9 +105,8 @@ func TestAPersonReplaysParkedMessages(t *testing.T) {
 
 		copy := actions.Act{Verb: actions.Copy, IDs: []string{parked[0].ID}, To: "elsewhere"}
 		copied := s.act(t, copy)
-		if d := v.ConsumeMany("elsewhere").Next(); d.Headers[wire.HeaderID] != copied.New {
-			t.Errorf("the copy has the headers %v", d.Headers)
-		}
+		expect.Equal(t, v.ConsumeMany("elsewhere").Next().Headers[wire.HeaderID], any(copied.New),
+			"the copy has the id")
 		copy.To = "nowhere"
 		if _, err := s.Client.Act(ctx, copy); err == nil {
 			t.Error("a copy to a queue that does not exist was taken")
@@ -587,9 +586,7 @@ func TestRetryExchangesOfDeletedQueuesAreRemoved(t *testing.T) {
 					brokertest.Eventually(t, "the exchange of "+q+" is removed", func() bool { return !exists(q) })
 				}
 				for q, want := range map[string]bool{"stays": true, "waits": true, "never": !manage} {
-					if exists(q) != want {
-						t.Errorf("the exchange of %s exists: %v", q, !want)
-					}
+					expect.Equal(t, exists(q), want, "the exchange of %s exists", q)
 				}
 				for _, q := range []string{"stays", "waits", "never"} {
 					must(t, ch.ExchangeDelete(wire.RetryExchange(q), false, false))
@@ -625,15 +622,11 @@ func TestAMissingBindingIsDeclaredAgain(t *testing.T) {
 		for range n {
 			expect.Equal(t, c.Ack().Headers[wire.HeaderAttempt], any(int64(1)), "came back with attempt")
 		}
-		if p := s.Parked(t); len(p) != 0 {
-			t.Errorf("parked: %+v", p)
-		}
+		expect.Equal(t, len(s.Parked(t)), 0, "are parked")
 		// The next to fail has its binding again.
 		v.Publish("shop", "orders", amqp.Publishing{Body: []byte("x")})
 		reject(t, c.Next())
-		if d := c.Next(); d.Exchange != wire.ExchangeDue {
-			t.Errorf("the next came back through %q", d.Exchange)
-		}
+		expect.Equal(t, c.Next().Exchange, wire.ExchangeDue, "the next came back through")
 	})
 }
 

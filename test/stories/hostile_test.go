@@ -77,9 +77,7 @@ func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 					t.Errorf("%s: it came back with %s: %v", body, h, val)
 				}
 			}
-			if back.Headers[wire.HeaderQueue] != "mine" {
-				t.Errorf("%s: headers %v", body, back.Headers)
-			}
+			expect.Equal(t, back.Headers[wire.HeaderQueue], any("mine"), "%s: its queue", body)
 			must(t, back.Ack(false))
 		}
 		// Straight into the intake, past the exchange that proves a dead letter.
@@ -192,9 +190,7 @@ func TestPoisonMessagesAreParkedAndBlockNothing(t *testing.T) {
 				}
 			}
 			sender.Publish("", "work", amqp.Publishing{Body: []byte("after"), Expiration: "0"})
-			if d := back("after " + poison.name); string(d.Body) != "after" {
-				t.Errorf("after %s: %.20q", poison.name, d.Body)
-			}
+			expect.Equal(t, string(back("after "+poison.name).Body), "after", "after %s", poison.name)
 		}
 	})
 }

@@ -255,9 +255,8 @@ func TestRulesDecideByTheError(t *testing.T) {
 		brokertest.Eventually(t, "one is discarded", func() bool {
 			return s.metric(t, `redrive_discarded_total{queue="orders"}`) == "1"
 		})
-		if n := s.metric(t, `redrive_rule_matches_total{policy="p",rule="bad data"}`); n != "2" {
-			t.Errorf("the rule decided about %s", n)
-		}
+		expect.Equal(t, s.metric(t, `redrive_rule_matches_total{policy="p",rule="bad data"}`), "2",
+			"the rule decided about")
 		all, err := s.Client.Policies(t.Context())
 		must(t, err)
 		if p := all.Policies[0]; p.Failures != 8 || p.NoError != 2 || p.Rules[0].Matches != 2 ||
@@ -611,9 +610,7 @@ func TestAWayThatIsRefusedLeavesItsMessagesOnDisk(t *testing.T) {
 				if notices := s.Notices(); len(notices) != 1 || !strings.Contains(notices[0], c.why) {
 					t.Errorf("the service says %q; want %q", notices, c.why)
 				}
-				if p := s.Problems(); len(p) != 0 {
-					t.Errorf("it is not ready: %q", p)
-				}
+				expect.Equal(t, len(s.Problems()), 0, "it is not ready: problems")
 				if c.name != "nacked" {
 					return
 				}
@@ -922,9 +919,7 @@ func TestAQueueWithoutConsumersGetsAProbe(t *testing.T) {
 		c := v.ConsumeMany("orders")
 		c.Next()
 		bodies(c, 16)
-		if e := s.wait(t, retry.ConsumerBack); e.Queue != "orders" {
-			t.Errorf("%+v", e)
-		}
+		expect.Equal(t, s.wait(t, retry.ConsumerBack).Queue, "orders", "a consumer is back of")
 		s.ready(t)
 	})
 }

@@ -606,9 +606,7 @@ func (v *testVHost) checkLedger(t *testing.T, services []*service) {
 			64)
 		retried += n
 	}
-	if want := float64(failed); retried != want {
-		t.Errorf("%s: the metrics have %v retries, want %v", v.Name, retried, want)
-	}
+	expect.Equal(t, retried, float64(failed), "%s: retries in the metrics", v.Name)
 	for _, s := range services {
 		_, text := s.get(t, httpapi.Base(v.Name)+"/metrics")
 		if strings.Count(text, `vhost="`) != strings.Count(text, `vhost="`+v.Name+`"`) || strings.Contains(text,
@@ -674,9 +672,7 @@ func TestAVirtualHostThatIsCreatedAgainIsServedAgain(t *testing.T) {
 		})
 		must(t, b.ResumeQueue(ctx, "orders", ""))
 		again := second.Consume("orders")
-		if d := again.Take("before"); d.Headers[wire.HeaderAttempt] != int64(1) {
-			t.Errorf("it came with %v", d.Headers)
-		}
+		expect.Equal(t, again.Take("before").Headers[wire.HeaderAttempt], any(int64(1)), "it came with attempt")
 		again.Fail("after")
 		again.Take("after")
 	})
