@@ -40,7 +40,6 @@ var (
 	steadyFor = flag.Duration("for", 30*time.Second, "with -steady: how long messages are rejected")
 	delay     = flag.Duration("delay", 5*time.Second, "with -steady: the delay of each message")
 	waiting   = flag.Int("waiting", 0, "measure the service with so many messages waiting in it")
-	rules     = flag.Int("rules", 0, "so many rules with expressions, none of which matches, in each policy")
 	adopt     = flag.Int("adopt", 0, "measure the adoption of so many messages in dead-letter queues")
 	library   = flag.Bool("library", false, "measure the Go library's consumer")
 )

@@ -294,13 +294,8 @@ func newService(v *vhost, delays map[string]time.Duration) (*service, error) {
 	}
 	yaml := fmt.Sprintf("store: {%s}\nlisten: %s\npolicies:\n", store, s.listen)
 	for queue, delay := range delays {
-		yaml += fmt.Sprintf("- {name: %s, queues: [%s], backoff: {fixed: %dms}, jitter: none, attempts: 1000000,\n  rules: [",
-			queue, queue, delay.Milliseconds())
-		for i := range *rules {
-			when := fmt.Sprintf("error:/time.?out %d|deadlock/ OR header.tenant:/^trial%d-/ OR type:/Pay%d/", i, i, i)
-			yaml += "{when: '" + when + "', then: park},"
-		}
-		yaml += "]}\n"
+		yaml += fmt.Sprintf("- {name: %[1]s, queues: [%[1]s], backoff: {fixed: %[2]dms}, jitter: none, attempts: 1000000}\n",
+			queue, delay.Milliseconds())
 	}
 	return s, os.WriteFile(config, []byte(yaml), 0o600)
 }
