@@ -28,7 +28,6 @@ import (
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
-	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
 
 // The service's own binary, built once.
@@ -167,10 +166,7 @@ func serve(t *testing.T, v *brokertest.VHost, policies string) *process {
 func newProcess(t *testing.T, url string) *process {
 	t.Helper()
 	dir := t.TempDir()
-	ports, err := subprocess.Ports(1)
-	must(t, err)
-	p := &process{t: t, config: filepath.Join(dir, "redrive.yaml"), url: url, listen: fmt.Sprintf("127.0.0.1:%d",
-		ports[0])}
+	p := &process{t: t, config: filepath.Join(dir, "redrive.yaml"), url: url, listen: brokertest.Address(t)}
 	p.Client = httpapi.Client{Addr: p.listen}
 	p.store = fmt.Sprintf("{disk: %q}", p.data())
 	p.configure(policies)
