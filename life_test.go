@@ -211,9 +211,9 @@ func TestAPanicIsLoggedWithItsStack(t *testing.T) {
 		cfg.seen.await(t, redrive.Parked, 1)
 		_ = stop()
 		why, _ := v.ConsumeMany(wire.QueueParked).Next().Headers[wire.HeaderError].(string)
-		if first, _, _ := strings.Cut(strings.TrimPrefix(why, "panic: no such order\n"),
-			"\n"); !strings.HasPrefix(first,
-			"github.com/redrive-mq/redrive_test.TestAPanicIsLogged") || strings.Contains(why, "redrive-mq/redrive.") {
+		first, _, _ := strings.Cut(strings.TrimPrefix(why, "panic: no such order\n"), "\n")
+		if !strings.HasPrefix(first, "github.com/redrive-mq/redrive_test.TestAPanicIsLogged") ||
+			strings.Contains(why, "redrive-mq/redrive.") {
 			t.Errorf("it is parked for %s", why)
 		}
 		if s := cfg.said.String(); strings.Count(s, "a handler panicked") != 1 ||

@@ -323,8 +323,8 @@ func TestHeadersThatAMQPCannotCarryAreLeftOut(t *testing.T) {
 				v.Publish("", "orders", amqp.Publishing{Headers: amqp.Table{"tenant": "a",
 					"nested": amqp.Table{"n": int64(1)}}})
 				h := brokertest.Receive(t, came, "an attempt")
-				if want := (amqp.Table{"tenant": "a", "nested": amqp.Table{"n": int64(1)}}); !reflect.DeepEqual(h,
-					want) {
+				want := amqp.Table{"tenant": "a", "nested": amqp.Table{"n": int64(1)}}
+				if !reflect.DeepEqual(h, want) {
 					t.Errorf("it came again with %v, want %v", h, want)
 				}
 				if s := cfg.said.String(); strings.Count(s, "headers that a handler has set") != 1 ||

@@ -286,8 +286,8 @@ func anInternalExchangeIsNotFederated(t *testing.T, v *vhost) {
 		there: "a RabbitMQ policy (all) puts federation-upstream-set: all"} {
 		brokertest.Eventually(t, "the retry exchange alone is said to be federated", func() bool {
 			all, err := of.API().Foreign(t.Context())
-			return err == nil && len(all) == 1 && strings.HasPrefix(all[0].String(), want) && slices.Equal(all[0].Names,
-				[]string{"redrive.retry.q"})
+			return err == nil && len(all) == 1 && strings.HasPrefix(all[0].String(), want) &&
+				slices.Equal(all[0].Names, []string{"redrive.retry.q"})
 		})
 	}
 	brokertest.Eventually(t, "what is published here is copied there, once its link is up", func() bool {

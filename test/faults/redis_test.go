@@ -192,8 +192,8 @@ func TestAMissingRedisIsReportedOnce(t *testing.T) {
 			brokertest.Eventually(t, "the services say so", func() bool {
 				for i, p := range all {
 					log := p.log.String()[said[i]:]
-					if !strings.Contains(log, "store: retrying due messages fails") || !strings.Contains(log,
-						"intake stopped") {
+					if !strings.Contains(log, "store: retrying due messages fails") ||
+						!strings.Contains(log, "intake stopped") {
 						return false
 					}
 				}

@@ -159,8 +159,8 @@ func hostileInExports(t *testing.T, s *scene) {
 	}
 	for _, row := range rows {
 		for _, cell := range row {
-			if bare := strings.TrimLeft(cell, " \t\r\n\u00a0\ufeff"); bare != "" && strings.ContainsRune("=+-@",
-				[]rune(bare)[0]) {
+			if bare := strings.TrimLeft(cell, " \t\r\n\u00a0\ufeff"); bare != "" &&
+				strings.ContainsRune("=+-@", []rune(bare)[0]) {
 				t.Errorf("a spreadsheet would compute %.100q", cell)
 			}
 		}
@@ -172,8 +172,8 @@ func hostileInExports(t *testing.T, s *scene) {
 	}
 	other := newEmpty(t, nil)
 	if _, err := other.Import(t.Context(), webtest.Root, bytes.NewReader(out.Bytes()),
-		actions.ImportOptions{}); !errors.Is(err, inspect.ErrInvalid) || !strings.Contains(err.Error(),
-		"is not a work queue") {
+		actions.ImportOptions{}); !errors.Is(err, inspect.ErrInvalid) ||
+		!strings.Contains(err.Error(), "is not a work queue") {
 		t.Errorf("the name of a queue that is not UTF-8: %v", err)
 	}
 	var named strings.Builder
@@ -369,8 +369,8 @@ func shapeOf(t *testing.T, name string, r io.Reader) shape {
 				all[n.Data+" "+a.Key] = true
 				switch a.Key {
 				case "href", "src", "action", "formaction", "hx-get":
-					if !strings.HasPrefix(a.Val, "/") && !strings.HasPrefix(a.Val, "#") || strings.HasPrefix(a.Val,
-						"//") || strings.HasPrefix(a.Val, `/\`) {
+					if !strings.HasPrefix(a.Val, "/") && !strings.HasPrefix(a.Val, "#") ||
+						strings.HasPrefix(a.Val, "//") || strings.HasPrefix(a.Val, `/\`) {
 						t.Errorf("%s: <%s %s=%.100q> leads elsewhere", name, n.Data, a.Key, a.Val)
 					}
 				case "title", "aria-label":

@@ -44,8 +44,8 @@ func TestAWalk(t *testing.T) {
 		b.says("#query-fault", "Character 24")
 		b.expect("422")
 		b.leave(func() { b.keys("\r") }, "#query-fault")
-		if at := js[string](b, `document.querySelector("#query-fault mark").textContent`); !strings.HasPrefix("many",
-			at) || at == "" {
+		at := js[string](b, `document.querySelector("#query-fault mark").textContent`)
+		if !strings.HasPrefix("many", at) || at == "" {
 			t.Errorf("the mark is under %q", at)
 		}
 	})

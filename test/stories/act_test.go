@@ -284,8 +284,8 @@ func TestWhatRabbitMQCannotDeliverIsQuarantined(t *testing.T) {
 			}
 			brokertest.Eventually(t, fmt.Sprint(want, " are in quarantine, and the service says so"), func() bool {
 				notices := strings.Join(s.Notices(), "\n")
-				return v.Depth(wire.QueueQuarantine) == want && (want == 0 && notices == "" || strings.Contains(notices,
-					fmt.Sprint("cannot be parked: ", want)))
+				return v.Depth(wire.QueueQuarantine) == want && (want == 0 && notices == "" ||
+					strings.Contains(notices, fmt.Sprint("cannot be parked: ", want)))
 			})
 			s.ready(t)
 		}
@@ -425,8 +425,8 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		hostile := parked("other")
 		hostile.Headers[wire.HeaderUserID] = "admin"
 		v.Publish(wire.ExchangeParked, "", hostile)
-		if p := s.WaitParked(t, 1)[0]; p.Queue != "other" || len(p.Notes) != 1 || !strings.Contains(p.Notes[0],
-			"that is not proven") {
+		if p := s.WaitParked(t, 1)[0]; p.Queue != "other" || len(p.Notes) != 1 ||
+			!strings.Contains(p.Notes[0], "that is not proven") {
 			t.Errorf("parked as %+v", p)
 		}
 		expect.Equal(t, s.Replay(t, "queue:other"), 1, "were replayed")
@@ -479,8 +479,8 @@ func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 		fail("one")
 		must(t, errOf(ch.QueueDelete("orders", false, false, false)))
 		p := s.WaitParked(t, 1)[0]
-		if p.Queue != "orders" || p.Attempt != 1 || !strings.Contains(p.ParkedFor,
-			`the queue "orders" does not exist any more`) {
+		if p.Queue != "orders" || p.Attempt != 1 ||
+			!strings.Contains(p.ParkedFor, `the queue "orders" does not exist any more`) {
 			t.Errorf("parked as %+v", p)
 		}
 		if e := s.wait(t, retry.Waiting); e.Way != retry.InStore { // it was due, and its queue looked for

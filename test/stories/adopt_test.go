@@ -118,8 +118,8 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 		v.Publish("", "limited.dlq", amqp.Publishing{DeliveryMode: 2})
 		limited, err := s.Client.Plan(t.Context(), operations.PlanRequest{Verb: actions.Adopt, From: "limited.dlq",
 			Sample: 10})
-		if counts := strings.HasPrefix(v.Version, "3."); counts != (err != nil && strings.Contains(err.Error(),
-			"counts each look")) {
+		if counts := strings.HasPrefix(v.Version, "3."); counts != (err != nil &&
+			strings.Contains(err.Error(), "counts each look")) {
 			t.Errorf("a sample of a queue with a delivery limit: %+v, %v", limited.Sampled, err)
 		}
 		v.DeleteQueue("limited.dlq")
@@ -759,12 +759,12 @@ func TestAPersonHasAQueueFollowed(t *testing.T) {
 		c.Broker.URL = v.ServiceURL(c.Policies, "mail_error", "orders_error")
 		s := run(t, c)
 		s.follows(t, "mail_error", operations.Following)
-		if out, code := s.redrive(t, "adopt", "mail_error", "--unfollow"); code == 0 || !strings.Contains(out,
-			"the config follows") {
+		if out, code := s.redrive(t, "adopt", "mail_error", "--unfollow"); code == 0 ||
+			!strings.Contains(out, "the config follows") {
 			t.Errorf("unfollowing what the config follows: %d %s", code, out)
 		}
-		if out, code := s.redrive(t, "adopt", "orders_error", "--unfollow"); code == 0 || !strings.Contains(out,
-			"is not followed") {
+		if out, code := s.redrive(t, "adopt", "orders_error", "--unfollow"); code == 0 ||
+			!strings.Contains(out, "is not followed") {
 			t.Errorf("unfollowing what is not followed: %d %s", code, out)
 		}
 		out, code := s.redrive(t, "adopt", "orders_error", "--queue", "orders", "--follow", "--then", "retry", "--yes")

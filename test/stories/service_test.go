@@ -288,8 +288,8 @@ notify:
 				wire.HeaderRoutingKey: queue}})
 		}
 		fail("mail")
-		if c := next(); c.Count != 1 || c.Queue != "mail" || c.Event != "parked" || !strings.Contains(c.Message,
-			"no stock for ‹!channel› ＠here") ||
+		if c := next(); c.Count != 1 || c.Queue != "mail" || c.Event != "parked" ||
+			!strings.Contains(c.Message, "no stock for ‹!channel› ＠here") ||
 			!strings.HasPrefix(c.Link, "https://redrive.example.com/messages?q=state%3Aparked+queue%3A%22mail%22+parked%3A%3E%3D20") || strings.Contains(c.Message, "s3cret") {
 			t.Errorf("it was told %+v", c)
 		}
@@ -609,8 +609,8 @@ func (v *testVHost) checkLedger(t *testing.T, services []*service) {
 	expect.Equal(t, retried, float64(failed), "%s: retries in the metrics", v.Name)
 	for _, s := range services {
 		_, text := s.get(t, httpapi.Base(v.Name)+"/metrics")
-		if strings.Count(text, `vhost="`) != strings.Count(text, `vhost="`+v.Name+`"`) || strings.Contains(text,
-			"go_goroutines") || !strings.Contains(text, `redrive_ready{vhost="`+v.Name+`"} 1`) {
+		if strings.Count(text, `vhost="`) != strings.Count(text, `vhost="`+v.Name+`"`) ||
+			strings.Contains(text, "go_goroutines") || !strings.Contains(text, `redrive_ready{vhost="`+v.Name+`"} 1`) {
 			t.Errorf("the metrics of %s are not its own:\n%s", v.Name, text)
 		}
 	}
@@ -651,8 +651,8 @@ func TestAVirtualHostThatIsCreatedAgainIsServedAgain(t *testing.T) {
 		}
 		for path, want := range map[string]int{"/readyz": 503, httpapi.Base(second.Name) + "/readyz": 503,
 			httpapi.Base(first.Name) + "/readyz": 200, "/healthz": 200} {
-			if code, text := s.get(t, path); code != want || path == "/readyz" && !strings.Contains(text,
-				"virtual host "+second.Name+": intake") {
+			if code, text := s.get(t, path); code != want || path == "/readyz" &&
+				!strings.Contains(text, "virtual host "+second.Name+": intake") {
 				t.Errorf("%s: %d %s", path, code, text)
 			}
 		}
