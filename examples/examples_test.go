@@ -38,7 +38,8 @@ var examples = []example{
 	{name: "dynamic", waits: [2]time.Duration{800 * time.Millisecond, 1200 * time.Millisecond}},
 	{name: "messagettl", waits: [2]time.Duration{time.Second, time.Second}},
 	{name: "service", waits: [2]time.Duration{time.Second, time.Second}, before: serve},
-	{name: "delayedexchange", waits: [2]time.Duration{800 * time.Millisecond, 1600 * time.Millisecond}, refused: noPlugin},
+	{name: "delayedexchange", waits: [2]time.Duration{800 * time.Millisecond, 1600 * time.Millisecond},
+		refused: noPlugin},
 	{name: "binary", waits: [2]time.Duration{800 * time.Millisecond, 1600 * time.Millisecond}},
 	{name: "native", waits: [2]time.Duration{time.Second, 2 * time.Second}, noError: true, refused: older},
 }
@@ -123,12 +124,14 @@ func (e example) run(t *testing.T, v *brokertest.VHost, programs string) {
 	if e.noError {
 		last = `""`
 	}
-	want := regexp.MustCompile(`(?s)attempt 1 fails \(the one before: ""\).*attempt 2 fails \(the one before: ` + last + `\).*attempt 3 succeeds`)
+	want := regexp.MustCompile(`(?s)attempt 1 fails \(the one before: ""\).*attempt 2 fails \(the one before: ` + last +
+		`\).*attempt 3 succeeds`)
 	if !want.MatchString(all) || len(at) != 3 {
 		t.Fatalf("it said:\n%s", all)
 	}
 	for i, wait := range e.waits {
-		if took := (at[i+1].Sub(at[i]) + 24*time.Hour) % (24 * time.Hour); took < wait-time.Millisecond { // it may have become midnight
+		if took := (at[i+1].Sub(at[i]) +
+			24*time.Hour) % (24 * time.Hour); took < wait-time.Millisecond { // it may have become midnight
 			t.Errorf("attempt %d came after %s, and was due after %s", i+2, took, wait)
 		}
 	}

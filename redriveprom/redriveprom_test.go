@@ -25,15 +25,18 @@ func TestMetrics(t *testing.T) {
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.Metric {
-			got[f.GetName()] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			got[f.GetName()] = m.GetCounter().GetValue() + m.GetGauge().GetValue() +
+				float64(m.GetHistogram().GetSampleCount())
 		}
 	}
-	want := map[string]float64{"redrive_consumer_attempts_total": 2, "redrive_consumer_handler_seconds": 2, "redrive_consumer_connected": 1, "redrive_consumer_parked_hook_total": 2}
+	want := map[string]float64{"redrive_consumer_attempts_total": 2, "redrive_consumer_handler_seconds": 2,
+		"redrive_consumer_connected": 1, "redrive_consumer_parked_hook_total": 2}
 	for name, n := range want {
 		expect.Equal(t, got[name], n, "%s", name)
 	}
 	other := prometheus.NewRegistry()
-	other.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "redrive_consumer_connected", Help: "somebody else's"}))
+	other.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "redrive_consumer_connected",
+		Help: "somebody else's"}))
 	if _, err := redriveprom.New(other); err == nil {
 		t.Error("a metric of somebody else's is taken for ours")
 	}

@@ -22,7 +22,8 @@ var orders = redrive.Consumer{
 var errShop = errors.New("the shop is down")
 
 func Example() {
-	steps, err := redrivetest.Run(orders, errShop, redrive.RetryAfter(errShop, 20*time.Second), errShop, redrive.Park(errShop))
+	steps, err := redrivetest.Run(orders, errShop, redrive.RetryAfter(errShop, 20*time.Second), errShop,
+		redrive.Park(errShop))
 	if err != nil {
 		fmt.Println(err)
 	}

@@ -158,7 +158,8 @@ func TestSince43ARejectedMessageArrivesAsRedelivered(t *testing.T) {
 			"x-dead-letter-routing-key": "dead"})
 		v.Publish("", "work", amqp.Publishing{Body: []byte("m")})
 		v.Consume("work").Reject()
-		expect.Equal(t, v.Consume("dead").Take("m").Redelivered, since(v, 4, 3), "its first delivery is marked as redelivered")
+		expect.Equal(t, v.Consume("dead").Take("m").Redelivered, since(v, 4, 3),
+			"its first delivery is marked as redelivered")
 	})
 }
 
@@ -201,7 +202,8 @@ func TestAQuorumQueueDeliversAfterItConfirmedACancelUnlessTheWindowIsFull(t *tes
 					must(t, ch.Close())
 					must(t, errOf(v.Channel().QueueDelete("work", false, false, false)))
 				}
-				expect.Equal(t, late > 0, may, "%s queue, window full: %v: messages came late %d times", kind, full, late)
+				expect.Equal(t, late > 0, may, "%s queue, window full: %v: messages came late %d times", kind, full,
+					late)
 			}
 		}
 	})

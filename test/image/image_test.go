@@ -49,7 +49,8 @@ func newPodman(t *testing.T) *podman {
 	}
 	dir := t.TempDir()
 	// cgroupfs and runc work without systemd, on either version of cgroups.
-	return &podman{t, []string{"--root", filepath.Join(dir, "storage"), "--runroot", filepath.Join(dir, "run"), "--tmpdir", filepath.Join(dir, "tmp"),
+	return &podman{t, []string{"--root", filepath.Join(dir, "storage"), "--runroot", filepath.Join(dir, "run"),
+		"--tmpdir", filepath.Join(dir, "tmp"),
 		"--storage-driver", "vfs", "--runtime", "runc", "--cgroup-manager", "cgroupfs", "--events-backend", "none"}}
 }
 
@@ -105,7 +106,8 @@ func (p *podman) golang(name string) {
 			p.t.Fatal(err)
 		}
 	}
-	for _, dir := range []string{"bin/", "etc/", "etc/ssl/", "etc/ssl/certs/", "go/", "root/", "tmp/", "usr/", "usr/local/", "usr/local/go/"} {
+	for _, dir := range []string{"bin/", "etc/", "etc/ssl/", "etc/ssl/certs/", "go/", "root/", "tmp/", "usr/",
+		"usr/local/", "usr/local/go/"} {
 		add(tar.Header{Typeflag: tar.TypeDir, Name: dir, Mode: 0o755}, "")
 	}
 	add(tar.Header{Name: "bin/busybox", Mode: 0o755}, "/bin/busybox")
@@ -116,7 +118,8 @@ func (p *podman) golang(name string) {
 	must(p.t, w.Close())
 	must(p.t, f.Close())
 	p.run("import", "--change", "ENV PATH=/usr/local/go/bin:/bin", "--change", "ENV GOTOOLCHAIN=local",
-		"--change", "ENV GOPROXY=off", "--change", "ENV GOMODCACHE=/modules", "--change", "ENV GOCACHE=/built", file, "localhost/"+name)
+		"--change", "ENV GOPROXY=off", "--change", "ENV GOMODCACHE=/modules", "--change", "ENV GOCACHE=/built", file,
+		"localhost/"+name)
 }
 
 const authorities = "/etc/ssl/certs/ca-certificates.crt"
@@ -170,8 +173,10 @@ func TestTheImage(t *testing.T) {
 	}
 	p.golang("golang:" + string(goVersion[1]) + string(from[1]))
 	p.run("build", "--pull=never", "--isolation", "chroot", "--network", "host", "--format", "docker",
-		"--file", root+"/deploy/Dockerfile", "--ignorefile", root+"/deploy/Dockerfile.dockerignore", "--build-arg", "VERSION="+version,
-		"--volume", goEnv(t, "GOROOT")+":/usr/local/go:ro", "--volume", goEnv(t, "GOMODCACHE")+":/modules:ro", "--volume", goEnv(t, "GOCACHE")+":/built",
+		"--file", root+"/deploy/Dockerfile", "--ignorefile", root+"/deploy/Dockerfile.dockerignore", "--build-arg",
+		"VERSION="+version,
+		"--volume", goEnv(t, "GOROOT")+":/usr/local/go:ro", "--volume", goEnv(t, "GOMODCACHE")+":/modules:ro",
+		"--volume", goEnv(t, "GOCACHE")+":/built",
 		"--tag", image, root)
 
 	t.Run("config", func(t *testing.T) { p := p.of(t); config(p) })
@@ -180,7 +185,9 @@ func TestTheImage(t *testing.T) {
 		brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) { atWork(p.of(t), v) })
 	})
 	t.Run("three replicas", func(t *testing.T) {
-		brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) { replicas(p.of(t), v) })
+		brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) {
+			replicas(p.of(t), v)
+		})
 	})
 }
 
@@ -201,7 +208,8 @@ func config(p *podman) {
 	}
 	p.json(&inspected, "image", "inspect", image)
 	c := inspected[0].Config
-	if c.User != "65532:65532" || c.WorkingDir != "/var/lib/redrive" || !slices.Equal(c.Entrypoint, []string{program}) || !slices.Equal(c.Cmd, []string{"serve"}) {
+	if c.User != "65532:65532" || c.WorkingDir != "/var/lib/redrive" ||
+		!slices.Equal(c.Entrypoint, []string{program}) || !slices.Equal(c.Cmd, []string{"serve"}) {
 		t.Errorf("runs %q %q as %q in %q", c.Entrypoint, c.Cmd, c.User, c.WorkingDir)
 	}
 	if _, ok := c.Volumes["/var/lib/redrive"]; !ok || len(c.Volumes) != 1 {
@@ -235,7 +243,8 @@ func content(p *podman) {
 		if h.FileInfo().IsDir() || h.Size == 0 {
 			continue // folders, and what every container's /etc and /dev have
 		}
-		if !slices.Contains([]string{"LICENSE", strings.TrimPrefix(authorities, "/"), strings.TrimPrefix(program, "/")}, path) {
+		if !slices.Contains([]string{"LICENSE", strings.TrimPrefix(authorities, "/"), strings.TrimPrefix(program, "/")},
+			path) {
 			t.Errorf("there is %s in the image", path)
 		}
 	}
@@ -271,7 +280,8 @@ policies: [{name: orders, queues: [orders], attempts: 2, backoff: {fixed: 100ms}
 	volume := "redrive-" + filepath.Base(dir) + fmt.Sprint(time.Now().UnixNano())
 	start := func() string {
 		return p.serve("--env", "REDRIVE_BROKER_URL_FILE=/run/secrets/broker-url", "--env", "REDRIVE_ADDRESS="+address,
-			"--volume", dir+"/broker-url:/run/secrets/broker-url:ro", "--volume", dir+"/redrive.yaml:/etc/redrive/redrive.yaml:ro", "--volume", volume+":/var/lib/redrive")
+			"--volume", dir+"/broker-url:/run/secrets/broker-url:ro", "--volume",
+			dir+"/redrive.yaml:/etc/redrive/redrive.yaml:ro", "--volume", volume+":/var/lib/redrive")
 	}
 	container := start()
 	defer func() {
@@ -320,7 +330,8 @@ policies: [{name: orders, queues: [orders], attempts: 2, backoff: {fixed: 100ms}
 // on the machine's loopback.
 func (p *podman) serve(flags ...string) (container string) {
 	p.t.Helper()
-	args := append([]string{"run", "--detach", "--network", "host", "--read-only", "--read-only-tmpfs=false", "--cap-drop", "all", "--security-opt", "no-new-privileges",
+	args := append([]string{"run", "--detach", "--network", "host", "--read-only", "--read-only-tmpfs=false",
+		"--cap-drop", "all", "--security-opt", "no-new-privileges",
 		// Others than the machine's own limits would take a capability.
 		"--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024",
 		// It ends though the test was killed.
@@ -348,7 +359,8 @@ func restricted(p *podman, container string) {
 		return string(data)
 	}
 	status := of("status")
-	for _, want := range []string{`Uid:\t65532\t65532\t65532\t65532`, `Gid:\t65532\t65532\t65532\t65532`, `CapEff:\t0+`, `CapBnd:\t0+`, `NoNewPrivs:\t1`} {
+	for _, want := range []string{`Uid:\t65532\t65532\t65532\t65532`, `Gid:\t65532\t65532\t65532\t65532`, `CapEff:\t0+`,
+		`CapBnd:\t0+`, `NoNewPrivs:\t1`} {
 		if !regexp.MustCompile(`(?m)^` + want + `$`).MatchString(status) {
 			t.Errorf("the process is not as it should be: no %s in\n%s", want, status)
 		}
@@ -356,7 +368,8 @@ func restricted(p *podman, container string) {
 	var writable []string
 	for line := range strings.Lines(of("mounts")) {
 		f := strings.Fields(line)
-		if at, kind := f[1], f[2]; slices.Contains(strings.Split(f[3], ","), "rw") && !slices.Contains([]string{"proc", "sysfs", "mqueue", "devpts"}, kind) {
+		if at, kind := f[1], f[2]; slices.Contains(strings.Split(f[3], ","), "rw") &&
+			!slices.Contains([]string{"proc", "sysfs", "mqueue", "devpts"}, kind) {
 			writable = append(writable, at)
 		}
 	}
@@ -379,7 +392,8 @@ func replicas(p *podman, v *brokertest.VHost) {
 	files.users(v)
 	valkey := startValkey(t, files)
 	config := files.read("redrive.yaml")
-	for was, is := range map[string]string{"rabbitmq:5672": hostOf(t, v.AMQP), "rabbitmq:15672": hostOf(t, v.Management), "valkey:6379": valkey} {
+	for was, is := range map[string]string{"rabbitmq:5672": hostOf(t, v.AMQP),
+		"rabbitmq:15672": hostOf(t, v.Management), "valkey:6379": valkey} {
 		if !strings.Contains(config, was) {
 			t.Fatalf("redrive.yaml does not name %s", was)
 		}
@@ -401,7 +415,8 @@ func replicas(p *podman, v *brokertest.VHost) {
 	}
 	for _, c := range containers {
 		brokertest.Eventually(t, "each replica is ready", func() bool {
-			out, err := p.try("exec", "--env", "REDRIVE_USER=admin", "--env", "REDRIVE_PASSWORD="+files.read("secrets/admin-password"), c, program, "status")
+			out, err := p.try("exec", "--env", "REDRIVE_USER=admin", "--env",
+				"REDRIVE_PASSWORD="+files.read("secrets/admin-password"), c, program, "status")
 			return err == nil && strings.Contains(out, "ready: nothing is wrong")
 		})
 	}
@@ -458,13 +473,15 @@ func startValkey(t *testing.T, files compose) (address string) {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	inside := strings.TrimPrefix(dir, system)
 	config := files.read("valkey.conf")
-	for was, is := range map[string]string{"dir /data": "dir " + inside, "/run/secrets/users.acl": inside + "/users.acl"} {
+	for was, is := range map[string]string{"dir /data": "dir " + inside, "/run/secrets/users.acl": inside +
+		"/users.acl"} {
 		if !strings.Contains(config, was) {
 			t.Fatalf("valkey.conf does not have %s", was)
 		}
 		config = strings.Replace(config, was, is, 1)
 	}
-	for name, text := range map[string]string{"valkey.conf": config + "\n", "users.acl": files.read("secrets/valkey-users.acl") + "\n"} {
+	for name, text := range map[string]string{"valkey.conf": config + "\n",
+		"users.acl": files.read("secrets/valkey-users.acl") + "\n"} {
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	address = brokertest.Address(t)
@@ -565,7 +582,8 @@ func TestTheUsersOfTheComposeFile(t *testing.T) {
 		must(t, err)
 		defer resp.Body.Close()
 		var who struct{ Tags []string }
-		if err := json.NewDecoder(resp.Body).Decode(&who); err != nil || resp.StatusCode != http.StatusOK || strings.Join(who.Tags, " ") != "administrator" {
+		if err := json.NewDecoder(resp.Body).Decode(&who); err != nil || resp.StatusCode != http.StatusOK ||
+			strings.Join(who.Tags, " ") != "administrator" {
 			t.Errorf("admin is %+v: %s, %v", who, resp.Status, err)
 		}
 	})

@@ -52,7 +52,8 @@ func TestARelease(t *testing.T) {
 
 	t.Run("archive", func(t *testing.T) {
 		files := unpack(t, archive)
-		for _, path := range []string{"LICENSE", "README.md", "redrive.example.yaml", "shell/man/redrive-serve.1", "shell/redrive.bash", "shell/_redrive", "shell/redrive.fish"} {
+		for _, path := range []string{"LICENSE", "README.md", "redrive.example.yaml", "shell/man/redrive-serve.1",
+			"shell/redrive.bash", "shell/_redrive", "shell/redrive.fish"} {
 			if len(files[name+"/"+path]) == 0 {
 				t.Errorf("the archive lacks %s", path)
 			}
@@ -74,12 +75,15 @@ func TestARelease(t *testing.T) {
 	})
 	t.Run("rpm", func(t *testing.T) {
 		data, err := os.ReadFile(filepath.Join(r.dist, name+".rpm"))
-		if err != nil || !bytes.HasPrefix(data, []byte{0xed, 0xab, 0xee, 0xdb}) || !bytes.Contains(data[:1<<16], []byte("redrive.service")) {
+		if err != nil || !bytes.HasPrefix(data, []byte{0xed, 0xab, 0xee, 0xdb}) ||
+			!bytes.Contains(data[:1<<16], []byte("redrive.service")) {
 			t.Errorf("this is no package, or has no unit (%v)", err)
 		}
 	})
 	t.Run("deb", func(t *testing.T) {
-		brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) { installed(t, filepath.Join(r.dist, name+".deb"), v) })
+		brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+			installed(t, filepath.Join(r.dist, name+".deb"), v)
+		})
 	})
 }
 
@@ -129,7 +133,9 @@ func isStatic(t *testing.T, binary string) {
 	f, err := elf.Open(binary)
 	must(t, err)
 	defer f.Close()
-	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC }) {
+	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool {
+		return p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC
+	}) {
 		t.Error("the binary is not static")
 	}
 	if f.Section(".symtab") != nil || f.Section(".debug_info") != nil {
@@ -146,7 +152,8 @@ func saysItsVersion(t *testing.T, binary string) {
 	}
 	commit, err := exec.Command("git", "-C", root, "rev-parse", "HEAD").Output()
 	must(t, err)
-	if is.Version != version || strings.TrimSuffix(is.Commit, "-changed") != strings.TrimSpace(string(commit)) || is.Date == "" || is.Go == "" {
+	if is.Version != version || strings.TrimSuffix(is.Commit, "-changed") != strings.TrimSpace(string(commit)) ||
+		is.Date == "" || is.Go == "" {
 		t.Errorf("it says %+v, built of commit %s", is, commit)
 	}
 }
@@ -204,7 +211,8 @@ func TestTheWorkflows(t *testing.T) {
 		t.Fatalf("found %q (%v)", files, err)
 	}
 	program := filepath.Join(t.TempDir(), "actionlint")
-	build := exec.Command("go", "-C", root+"/tools/actionlint", "build", "-o", program, "github.com/rhysd/actionlint/cmd/actionlint")
+	build := exec.Command("go", "-C", root+"/tools/actionlint", "build", "-o", program,
+		"github.com/rhysd/actionlint/cmd/actionlint")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building actionlint: %v\n%s", err, out)
 	}
@@ -282,7 +290,8 @@ func installed(t *testing.T, deb string, v *brokertest.VHost) {
 		command = append([]string{"sudo", "-n", "--preserve-env=LAYER,DEB,ADDRESS,CONFIG,BROKER"}, command...)
 	}
 	c := exec.Command(command[0], command[1:]...)
-	c.Env = append(os.Environ(), "LAYER="+t.TempDir(), "DEB="+deb, "ADDRESS="+address, "CONFIG="+config, "BROKER="+v.ServiceURL(brokertest.Works("orders")))
+	c.Env = append(os.Environ(), "LAYER="+t.TempDir(), "DEB="+deb, "ADDRESS="+address, "CONFIG="+config,
+		"BROKER="+v.ServiceURL(brokertest.Works("orders")))
 	log, err := os.Create(filepath.Join(dir, "log"))
 	must(t, err)
 	c.Stdout, c.Stderr = log, log
@@ -294,7 +303,9 @@ func installed(t *testing.T, deb string, v *brokertest.VHost) {
 		// unshare itself ignores SIGTERM; killed, it has the service sent one.
 		_ = c.Process.Kill()
 		<-ended
-		brokertest.Eventually(t, "the service has stopped", func() bool { return strings.Contains(said(), "redrive has stopped") })
+		brokertest.Eventually(t, "the service has stopped", func() bool {
+			return strings.Contains(said(), "redrive has stopped")
+		})
 		if t.Failed() {
 			t.Logf("it says:\n%s", said())
 		}

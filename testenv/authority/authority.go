@@ -32,8 +32,9 @@ const keyFile = "ca-key.pem"
 // New makes an authority, with its files in a folder.
 func New(dir string) (*Authority, error) {
 	a := &Authority{Dir: dir}
-	template := &x509.Certificate{Subject: pkix.Name{CommonName: "Redrive's tests"}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign, NotAfter: time.Now().Add(24 * time.Hour)}
+	template := &x509.Certificate{Subject: pkix.Name{CommonName: "Redrive's tests"}, IsCA: true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign, NotAfter: time.Now().Add(24 * time.Hour)}
 	if err := a.write(template, a.CAFile(), filepath.Join(dir, keyFile)); err != nil {
 		return nil, err
 	}
@@ -74,7 +75,8 @@ func (a *Authority) Install(dir string, l Leaf) error {
 
 // Issue writes a certificate and its key, valid for a day where NotAfter is zero.
 func (a *Authority) Issue(l Leaf, certFile, keyFile string) error {
-	template := &x509.Certificate{Subject: pkix.Name{CommonName: l.User}, NotAfter: l.NotAfter, KeyUsage: x509.KeyUsageDigitalSignature,
+	template := &x509.Certificate{Subject: pkix.Name{CommonName: l.User}, NotAfter: l.NotAfter,
+		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	if l.NotAfter.IsZero() {
 		template.NotAfter = time.Now().Add(24 * time.Hour)
@@ -109,7 +111,8 @@ func (a *Authority) write(template *x509.Certificate, certFile, keyFile string) 
 		return err
 	}
 	// The broker may be another user of the machine.
-	return errors.Join(os.WriteFile(certFile, encode("CERTIFICATE", der), 0o644), os.WriteFile(keyFile, encode("PRIVATE KEY", secret), 0o600))
+	return errors.Join(os.WriteFile(certFile, encode("CERTIFICATE", der), 0o644),
+		os.WriteFile(keyFile, encode("PRIVATE KEY", secret), 0o600))
 }
 
 func encode(kind string, der []byte) []byte {
@@ -142,7 +145,8 @@ func (a *Authority) NewImpostor(l Leaf) (*Impostor, error) {
 		return nil, err
 	}
 	i := &Impostor{}
-	if i.listen, err = tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}}); err != nil {
+	if i.listen, err = tls.Listen("tcp", "127.0.0.1:0",
+		&tls.Config{Certificates: []tls.Certificate{pair}}); err != nil {
 		return nil, err
 	}
 	i.Addr = i.listen.Addr().String()
