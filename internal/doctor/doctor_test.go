@@ -50,6 +50,12 @@ func consumes(write, read string) func(*Scene) {
 	}
 }
 
+// deadLetters is a durable quorum queue with a dead-letter exchange.
+func deadLetters(queue, to string) management.QueueState {
+	return management.QueueState{Queue: management.Queue{Name: queue, Type: "quorum", Durable: true,
+		Arguments: map[string]any{"x-dead-letter-exchange": to}}}
+}
+
 func nodes(names ...string) (all []management.Node) {
 	for _, n := range names {
 		all = append(all, management.Node{Name: n, Running: true})
@@ -263,6 +269,26 @@ func TestChecksOnScenes(t *testing.T) {
 			t.Errorf("%d %s says %q, want %q", i, r.check, got, r.want)
 		}
 	}
+}
+
+// The printed command grants all that was lacking, also on queues that no policy names or that --queue leaves out.
+func TestThePrintedRightsSuffice(t *testing.T) {
+	s := scene(func(s *Scene) {
+		for _, name := range []string{"orders", "zoo", "zoo.eu"} {
+			s.Queues = append(s.Queues, deadLetters(name, "redrive"))
+		}
+		s.Config.Policies[0].Queues, s.Only = []string{"orders"}, []string{"zoo"}
+		s.Config.Policies[0].Exhausted = policy.Exhausted{Action: policy.Forward,
+			Destination: policy.Destination{Exchange: "graveyard"}}
+		s.Config.Adopt = []config.Followed{{Name: "mail_error", Queue: "mail", Then: config.ThenRetry}}
+	})
+	_, command, _ := strings.Cut(ills(s, "permissions"), "set_permissions -p / redrive ")
+	rights := strings.Split(strings.Trim(command, "'"), "' '")
+	if len(rights) != 3 {
+		t.Fatalf("the command ends in %q", command)
+	}
+	s.Permissions = []management.Permission{{User: "redrive", Configure: rights[0], Write: rights[1], Read: rights[2]}}
+	expect.Equal(t, ills(s, "permissions"), "", "after %s it says", command)
 }
 
 func TestTheServicesOwnProblemsAreFindings(t *testing.T) {

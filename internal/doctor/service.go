@@ -517,17 +517,25 @@ func (s *Scene) followed() (all []string) {
 	return all
 }
 
-// written are the queues that the service has to bind, and the exchanges to which its policies
-// forward.
-func (s *Scene) written() (all []string) {
-	for _, q := range s.enrolledQueues() {
-		all = append(all, q.Name)
+// boundQueues are the queues that the service has to bind, also those that --queue leaves out.
+func (s *Scene) boundQueues() (all []string) {
+	for i := range s.Queues {
+		if q := &s.Queues[i]; s.enrolled(q) {
+			all = append(all, q.Name)
+		}
 	}
 	for _, f := range s.Config.Adopt {
 		if f.Then == config.ThenRetry && f.Queue != "" && !slices.Contains(all, f.Queue) {
 			all = append(all, f.Queue)
 		}
 	}
+	return all
+}
+
+// written are the queues that the service has to bind, and the exchanges to which its policies
+// forward.
+func (s *Scene) written() []string {
+	all := s.boundQueues()
 	for i := range s.Config.Policies {
 		for _, to := range management.ForwardExchanges(&s.Config.Policies[i]) {
 			if !slices.Contains(all, to) {
@@ -555,10 +563,14 @@ func (s *Scene) permissionsUnseen() []Finding {
 
 // grant is the finding that the service's user lacks something, with the command that grants it.
 func (s *Scene) grant(lacks string) Finding {
-	r := management.ServiceRights(s.Config.Policies, s.Config.FollowedQueues()...)
+	unnamed := policy.Policy{Queues: slices.DeleteFunc(s.boundQueues(), func(queue string) bool {
+		_, ok := s.Config.Policies.Match(queue)
+		return ok
+	})}
+	r := management.ServiceRights(append(slices.Clone(s.Config.Policies), unnamed), s.Config.FollowedQueues()...)
 	return Finding{Status: Wrong, What: fmt.Sprintf("user %q: %s", s.User, lacks),
-		Remedy: "Grant what the service needs for the queues of its policies (this replaces the user's rights in " +
-			"the virtual host):",
+		Remedy: "Grant what the service needs for the queues of its policies, and for others that dead-letter to it " +
+			"(this replaces the user's rights in the virtual host):",
 		Commands: []string{s.rabbitmqctl("set_permissions", s.User, r.Configure, r.Write, r.Read)}}
 }
 
