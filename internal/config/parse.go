@@ -250,8 +250,9 @@ func (v value) mapping() {
 			name := pair.Key.String()
 			i := slices.IndexFunc(v.keys, func(k key) bool { return k.name == name })
 			if i < 0 {
+				known := names(v.keys)
 				v.document.fail(pair.Key, "%s has no key %q%s; expected one of: %s",
-					v.name(), name, suggestion(name, v.keys), names(v.keys))
+					v.name(), name, Suggestion(name, strings.Split(known, ", ")), known)
 			}
 			at := value{document: v.document, node: pair.Value, path: strings.TrimPrefix(v.path+"."+name, ".")}
 			if !v.try(func() {
@@ -373,10 +374,10 @@ func names(keys []key) string {
 	return strings.Join(all, ", ")
 }
 
-// suggestion is a key that differs by at most two letters.
-func suggestion(name string, keys []key) string {
+// Suggestion asks whether the nearest of names was meant; "" if all differ by more than two letters.
+func Suggestion(name string, names []string) string {
 	for n := range 3 {
-		for other := range strings.SplitSeq(names(keys), ", ") {
+		for _, other := range names {
 			if near(name, other, n) {
 				return fmt.Sprintf(" (did you mean %q?)", other)
 			}

@@ -56,6 +56,14 @@ func deadLetters(queue, to string) management.QueueState {
 		Arguments: map[string]any{"x-dead-letter-exchange": to}}}
 }
 
+// asks has the queues orders and mail.eu, a policy for others, and the patterns of --queue.
+func asks(named []string, only ...string) func(*Scene) {
+	return func(s *Scene) {
+		s.Queues = []management.QueueState{deadLetters("orders", "redrive"), deadLetters("mail.eu", "redrive")}
+		s.Config.Policies[0].Queues, s.Only = named, only
+	}
+}
+
 func nodes(names ...string) (all []management.Node) {
 	for _, n := range names {
 		all = append(all, management.Node{Name: n, Running: true})
@@ -254,6 +262,13 @@ func TestChecksOnScenes(t *testing.T) {
 		{"permissions", consumes(".*", ".*"), ""},         // may
 		{"permissions", consumes("(?<!x)", ".*"), ""},     // cannot be judged
 		{"connection", func(s *Scene) { s.Missing[AMQP] = errors.New("refused") }, "wrong: refused"},
+		{"existence", asks([]string{"orders", "mail?*"}), ""},
+		{"existence", asks([]string{"orders", "ordres"}),
+			`warning ordres: a policy names it, and it does not exist (did you mean "orders"?)`},
+		{"existence", asks(nil, "ord*", "mail.eu"), ""},
+		{"existence", asks(nil, "invoices.*"), "warning invoices.*: no queue of this virtual host matches it $ "},
+		{"existence", asks([]string{"ordres"}, "mali.eu"), // one finding: --queue leaves out the policy's
+			`warning mali.eu: no queue of this virtual host matches it (did you mean "mail.eu"?) $ `},
 		{"requeue", redelivers(5, 8, 0), ""}, // consumers were stopped
 		{"requeue", redelivers(6, 8, 0), "warning orders: 6 of 8 deliveries in the last minute were of messages that were delivered before"},
 		{"requeue", redelivers(60, 600, 12), ""}, // just now
@@ -524,7 +539,9 @@ func TestWithFewerRights(t *testing.T) {
 			}
 			return all
 		}
-		most := "alarms disk-room clock sizes permissions dead-letter-exchange intake foreign-policies replicas dead-lettering at-least-once standing policy-in-force retry-policy reports native-retry lifetime overflow consumers deliveries retry-exchange delivery-limit requeue"
+		most := "alarms disk-room clock sizes permissions dead-letter-exchange intake foreign-policies replicas " +
+			"existence dead-lettering at-least-once standing policy-in-force retry-policy reports native-retry " +
+			"lifetime overflow consumers deliveries retry-exchange delivery-limit requeue"
 		for tag, want := range map[string]string{"": most, "management": "alarms disk-room permissions replicas", "monitoring": "permissions", "administrator": ""} {
 			tagged(tag)
 			if got := strings.Join(unknown(), " "); got != want {
@@ -537,7 +554,7 @@ func TestWithFewerRights(t *testing.T) {
 		finds(t, c, "dead-letter-exchange", "wrong: the exchange redrive does not exist", "unknown: looked at only as far as AMQP shows it")
 		finds(t, c, "intake", "wrong: the queue redrive.intake does not exist")
 		finds(t, c, "consumers", "warning orders: it has no consumer")
-		finds(t, c, "retry-exchange", "warning gone: a policy names it, and it does not exist")
+		finds(t, c, "existence", "warning gone: a policy names it, and it does not exist")
 		mendAll(t, c) // by AMQP
 		for _, name := range []string{"dead-letter-exchange", "intake"} {
 			if said := ills(gather(t, c), name); strings.Contains(said, "wrong") {

@@ -12,12 +12,18 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
 
 // queueChecks look at work queues, and at what leads to and from them.
 var queueChecks = []Check{
+	{Name: "existence", Title: "queues that policies or --queue name exist", Needs: []Part{Queues}, Run: existence,
+		ByAMQP: existenceByAMQP,
+		Why: "A policy for a queue that does not exist has no effect, and a misspelt --queue leaves all other checks " +
+			"with nothing to look at."},
 	{Name: "dead-lettering", Title: "queues dead-letter to Redrive", Needs: []Part{Queues, Exchanges, Bindings},
 		Run: deadLettering,
 		Why: "Messages that a consumer rejects, that expire or that pass the delivery limit are dropped, or go " +
@@ -66,6 +72,39 @@ var queueChecks = []Check{
 		Why: "A requeued message is delivered again at once, as fast as its consumer allows, and never reaches " +
 			"Redrive. From RabbitMQ 4.3 on a basic.nack with requeue counts towards no limit; on classic queues " +
 			"nothing does."},
+}
+
+func existence(s *Scene) (all []Finding) {
+	var names []string
+	for i := range s.Queues {
+		names = append(names, s.Queues[i].Name)
+	}
+	for _, named := range s.namedQueues() {
+		if !slices.ContainsFunc(names, func(q string) bool { return policy.MatchQueue(named, q) }) {
+			all = append(all, s.absent(named, names))
+		}
+	}
+	return all
+}
+
+func existenceByAMQP(s *Scene) (all []Finding) {
+	for _, q := range s.Probed.Named {
+		if !q.Exists {
+			all = append(all, s.absent(q.Name, nil))
+		}
+	}
+	return all
+}
+
+// absent is the finding that none of the queues that exist has a name.
+func (s *Scene) absent(name string, exist []string) Finding {
+	f := Finding{Queue: name, Status: Warning, What: "no queue of this virtual host matches it",
+		Remedy: "Correct the name after --queue, or the virtual host."}
+	if s.Config.Policies.Exact(name) {
+		f.What, f.Remedy = "a policy names it, and it does not exist", "Declare it, or remove it from the config."
+	}
+	f.What += config.Suggestion(name, exist)
+	return f
 }
 
 func lifetime(s *Scene) (all []Finding) {
@@ -687,11 +726,7 @@ func (s *Scene) bind(queue, what string) Finding {
 
 func retryExchangeByAMQP(s *Scene) (all []Finding) {
 	for _, q := range s.Probed.Named {
-		switch {
-		case !q.Exists:
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "a policy names it, and it does not exist",
-				Remedy: "Declare it, or remove it from the config."})
-		case !q.RetryExchange:
+		if q.Exists && !q.RetryExchange {
 			all = append(all, Finding{Queue: q.Name, Status: OK,
 				What: "it has no retry exchange yet; it gets one with its first dead letter"})
 		}

@@ -104,7 +104,7 @@ type Depth struct {
 	Consumers, Ready int
 }
 
-// NamedQueue is a queue that a policy names without * or ?.
+// NamedQueue is a queue that a policy or --queue names without * or ?.
 type NamedQueue struct {
 	Name string
 	Depth
@@ -317,18 +317,26 @@ func (s *Scene) probe(ctx context.Context) {
 	s.Probed.Consumers = depth(wire.QueueIntake).Consumers
 	s.Probed.Parked, s.Probed.Quarantine = depth(wire.QueueParked), depth(wire.QueueQuarantine)
 	for _, name := range s.namedQueues() {
+		if strings.ContainsAny(name, "*?") {
+			continue
+		}
 		s.Probed.Named = append(s.Probed.Named,
 			NamedQueue{name, depth(name), l.Exchange(wire.RetryExchange(name)) == nil})
 	}
 }
 
-// namedQueues are those that policies name without * or ?.
+// namedQueues are those that policies name without * or ?, and the names and patterns of --queue.
 func (s *Scene) namedQueues() (all []string) {
 	for i := range s.Config.Policies {
 		for _, q := range s.Config.Policies[i].Queues {
 			if s.Config.Policies.Exact(q) && s.selected(q) && !slices.Contains(all, q) {
 				all = append(all, q)
 			}
+		}
+	}
+	for _, q := range s.Only {
+		if !slices.Contains(all, q) {
+			all = append(all, q)
 		}
 	}
 	return all
