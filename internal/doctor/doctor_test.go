@@ -64,6 +64,17 @@ func asks(named []string, only ...string) func(*Scene) {
 	}
 }
 
+// forwardsTo has a policy that forwards there, by a rule and in the end; the exchange shop and the queue orders exist.
+func forwardsTo(exchange, key string) func(*Scene) {
+	return func(s *Scene) {
+		s.Queues = []management.QueueState{deadLetters("orders", "redrive")}
+		s.Exchanges = []management.Exchange{{Name: "shop"}}
+		to := policy.Destination{Exchange: exchange, RoutingKey: key}
+		s.Config.Policies[0].Rules = []policy.Rule{{Then: policy.RuleOutcome{Action: policy.Forward, Destination: to}}}
+		s.Config.Policies[0].Exhausted = policy.Exhausted{Action: policy.Forward, Destination: to}
+	}
+}
+
 func nodes(names ...string) (all []management.Node) {
 	for _, n := range names {
 		all = append(all, management.Node{Name: n, Running: true})
@@ -269,6 +280,12 @@ func TestChecksOnScenes(t *testing.T) {
 		{"existence", asks(nil, "invoices.*"), "warning invoices.*: no queue of this virtual host matches it $ "},
 		{"existence", asks([]string{"ordres"}, "mali.eu"), // one finding: --queue leaves out the policy's
 			`warning mali.eu: no queue of this virtual host matches it (did you mean "mail.eu"?) $ `},
+		{"forwards", forwardsTo("dead", ""),
+			`wrong: policy "default" forwards to the exchange dead, which does not exist`},
+		{"forwards", forwardsTo("shop", "dead"), ""},
+		{"forwards", forwardsTo("", "orders"), ""},
+		{"forwards", forwardsTo("", "dead"),
+			`wrong: policy "default" forwards to the queue dead, which does not exist`},
 		{"requeue", redelivers(5, 8, 0), ""}, // consumers were stopped
 		{"requeue", redelivers(6, 8, 0), "warning orders: 6 of 8 deliveries in the last minute were of messages that were delivered before"},
 		{"requeue", redelivers(60, 600, 12), ""}, // just now
@@ -540,8 +557,8 @@ func TestWithFewerRights(t *testing.T) {
 			return all
 		}
 		most := "alarms disk-room clock sizes permissions dead-letter-exchange intake foreign-policies replicas " +
-			"existence dead-lettering at-least-once standing policy-in-force retry-policy reports native-retry " +
-			"lifetime overflow consumers deliveries retry-exchange delivery-limit requeue"
+			"existence dead-lettering at-least-once standing policy-in-force retry-policy forwards reports " +
+			"native-retry lifetime overflow consumers deliveries retry-exchange delivery-limit requeue"
 		for tag, want := range map[string]string{"": most, "management": "alarms disk-room permissions replicas", "monitoring": "permissions", "administrator": ""} {
 			tagged(tag)
 			if got := strings.Join(unknown(), " "); got != want {

@@ -42,6 +42,8 @@ var queueChecks = []Check{
 	{Name: "retry-policy", Title: "a policy of Redrive's matches each enrolled queue", Needs: []Part{Queues},
 		Run: unmatched,
 		Why: "A message that no policy matches is parked at its first failure."},
+	{Name: "forwards", Title: "what policies forward to exists", Needs: []Part{Queues, Exchanges}, Run: forwards,
+		Why: "A message that is to be forwarded to what does not exist is parked."},
 	{Name: "reports", Title: "the management API says which queues' reports are retried", Needs: []Part{Queues},
 		Run: func(*Scene) []Finding { return nil }, ByAMQP: reportsByAMQP,
 		Why: "A report is retried where the queue's dead-letter exchange is redrive. While the management API cannot " +
@@ -484,19 +486,27 @@ func standing(s *Scene) (all []Finding) {
 // nowhere says why a dead letter of a queue cannot be routed; "" if it can. It does not look at the
 // routing keys of bindings.
 func (s *Scene) nowhere(q *management.QueueState, to string) string {
-	if to == "" {
-		if key, ok := q.Setting("dead-letter-routing-key").(string); ok && s.queue(key) == nil {
-			return fmt.Sprintf("they go to the queue %s, which does not exist", key)
-		}
+	key, named := q.Setting("dead-letter-routing-key").(string)
+	if to == "" && !named {
 		return ""
 	}
-	x := s.exchange(to)
-	switch {
-	case x == nil:
-		return fmt.Sprintf("they go to the exchange %s, which does not exist", to)
-	case !slices.ContainsFunc(s.Bindings, func(b management.Binding) bool { return b.Source == to }) &&
-		s.alternate(x) == nil:
+	if gone := s.gone(to, key); gone != "" {
+		return "they go to " + gone
+	}
+	if to != "" && s.alternate(s.exchange(to)) == nil &&
+		!slices.ContainsFunc(s.Bindings, func(b management.Binding) bool { return b.Source == to }) {
 		return fmt.Sprintf("they go to the exchange %s, which is bound to nothing", to)
+	}
+	return ""
+}
+
+// gone names an exchange, or the queue behind the default exchange, that does not exist; "": it exists.
+func (s *Scene) gone(exchange, key string) string {
+	switch {
+	case exchange == "" && s.queue(key) == nil:
+		return fmt.Sprintf("the queue %s, which does not exist", key)
+	case exchange != "" && s.exchange(exchange) == nil:
+		return fmt.Sprintf("the exchange %s, which does not exist", exchange)
 	}
 	return ""
 }
@@ -578,6 +588,21 @@ func unmatched(s *Scene) (all []Finding) {
 				f.Commands = []string{"redrive check " + Quote(s.File)} // not as s.Call: check accepts no --vhost
 			}
 			all = append(all, f)
+		}
+	}
+	return all
+}
+
+func forwards(s *Scene) (all []Finding) {
+	for i := range s.Config.Policies {
+		p := &s.Config.Policies[i]
+		for _, to := range p.Forwards() {
+			gone := s.gone(to.Exchange, to.RoutingKey)
+			what := fmt.Sprintf("policy %q forwards to %s", p.Name, gone)
+			if gone != "" && !slices.ContainsFunc(all, func(f Finding) bool { return f.What == what }) {
+				all = append(all, Finding{Status: Wrong, What: what,
+					Remedy: "Declare it, or correct the policy. Then replay what was parked meanwhile."})
+			}
 		}
 	}
 	return all
