@@ -75,6 +75,21 @@ func forwardsTo(exchange, key string) func(*Scene) {
 	}
 }
 
+// expires has a queue that no policy matches, with a time to live by argument or operator policy.
+func expires(to string, argument, operator any) func(*Scene) {
+	return func(s *Scene) {
+		q := deadLetters("orders", to)
+		if argument != nil {
+			q.Arguments["x-message-ttl"] = argument
+		}
+		if operator != nil {
+			q.OperatorPolicy, q.Effective = "op", map[string]any{"message-ttl": operator}
+			s.OperatorPolicies = []management.Policy{{Name: "op", Definition: q.Effective}}
+		}
+		s.Queues, s.Config.Policies[0].Queues = []management.QueueState{q}, []string{"mail"}
+	}
+}
+
 func nodes(names ...string) (all []management.Node) {
 	for _, n := range names {
 		all = append(all, management.Node{Name: n, Running: true})
@@ -286,6 +301,12 @@ func TestChecksOnScenes(t *testing.T) {
 		{"forwards", forwardsTo("", "orders"), ""},
 		{"forwards", forwardsTo("", "dead"),
 			`wrong: policy "default" forwards to the queue dead, which does not exist`},
+		{"lifetime", expires("redrive", 90_000.0, nil),
+			"warning orders: a message that no consumer takes within 1m 30s expires"},
+		{"lifetime", expires("redrive", nil, nil), ""},
+		{"lifetime", expires("dead", 90_000.0, nil), ""},    // not enrolled
+		{"lifetime", expires("redrive", nil, 90_000.0), ""}, // policy-in-force tells
+		{"policy-in-force", expires("redrive", nil, 90_000.0), "puts message-ttl: 90000 on it"},
 		{"requeue", redelivers(5, 8, 0), ""}, // consumers were stopped
 		{"requeue", redelivers(6, 8, 0), "warning orders: 6 of 8 deliveries in the last minute were of messages that were delivered before"},
 		{"requeue", redelivers(60, 600, 12), ""}, // just now

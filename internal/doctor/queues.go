@@ -50,7 +50,7 @@ var queueChecks = []Check{
 			"be asked about that, reports for queues that are not enrolled and that no policy names exactly wait."},
 	{Name: "native-retry", Title: "no delayed retry of RabbitMQ's on top", Needs: []Part{Queues}, Run: nativeRetry,
 		Why: "RabbitMQ 4.3 then delays requeued messages itself, besides Redrive's delays."},
-	{Name: "lifetime", Title: "work queues stay", Needs: []Part{Queues}, Run: lifetime,
+	{Name: "lifetime", Title: "work queues stay, and their messages", Needs: []Part{Queues}, Run: lifetime,
 		Why: "A queue that deletes itself takes its messages with it, and its waiting messages are parked."},
 	{Name: "overflow", Title: "a full queue refuses, and pushes nothing out", Needs: []Part{Queues, Policies},
 		Run: overflow,
@@ -118,6 +118,18 @@ func lifetime(s *Scene) (all []Finding) {
 			all = append(all, Finding{Queue: q.Name, Status: Wrong,
 				What: fmt.Sprintf("RabbitMQ deletes it, with its messages, when it has not been used for %s ms",
 					management.Text(v)), Remedy: s.unset(q, "expires")})
+		}
+		// Of one that an operator policy sets, policyInForce tells.
+		operator := management.PolicyNamed(s.OperatorPolicies, q.OperatorPolicy)
+		if ttl := q.TTL(); q.Setting("message-ttl") != nil && s.enrolled(q) &&
+			(operator == nil || operator.Definition["message-ttl"] == nil) {
+			all = append(all, Finding{Queue: q.Name, Status: Warning,
+				What: fmt.Sprintf("a message that no consumer takes within %s expires (message-ttl), a retry too",
+					policy.FormatDuration(ttl)),
+				Why: "What expires is parked, or counts as failed if the policy's reasons name expired, and no " +
+					"consumer had it.",
+				Remedy: "Let it be longer than consumers are ever away or behind, or do without. " +
+					s.unset(q, "message-ttl")})
 		}
 		for _, is := range []struct {
 			so   bool
