@@ -307,6 +307,12 @@ func TestChecksOnScenes(t *testing.T) {
 		{"lifetime", expires("dead", 90_000.0, nil), ""},    // not enrolled
 		{"lifetime", expires("redrive", nil, 90_000.0), ""}, // policy-in-force tells
 		{"policy-in-force", expires("redrive", nil, 90_000.0), "puts message-ttl: 90000 on it"},
+		{"dead-lettering", expires("dead", nil, nil),
+			"warning orders: it dead-letters to the exchange dead, which does not exist: its dead letters are dropped"},
+		{"dead-lettering", func(s *Scene) {
+			expires("dead", nil, nil)(s)
+			s.Exchanges = []management.Exchange{{Name: "dead"}}
+		}, ""},
 		{"requeue", redelivers(5, 8, 0), ""}, // consumers were stopped
 		{"requeue", redelivers(6, 8, 0), "warning orders: 6 of 8 deliveries in the last minute were of messages that were delivered before"},
 		{"requeue", redelivers(60, 600, 12), ""}, // just now

@@ -306,20 +306,23 @@ func (s *Scene) ends(q *management.QueueState) string {
 }
 
 // deadLettering looks at the queues that policies match. A problem of one that a policy names
-// exactly is Wrong; one that only a pattern matches may not be meant, so there it is a Warning.
+// exactly is Wrong; one that only a pattern matches may not be meant, so there it is a Warning. Of other
+// queues it looks only whether their dead-letter exchange exists.
 func deadLettering(s *Scene) (all []Finding) {
 	handled := s.handled()
 	for _, q := range s.workQueues() {
-		if _, ok := s.Config.Policies.Match(q.Name); !ok {
-			continue
-		}
+		_, matched := s.Config.Policies.Match(q.Name)
 		exact := s.Config.Policies.Exact(q.Name)
 		status := Warning
 		if exact {
 			status = Wrong
 		}
 		to, has := q.Setting("dead-letter-exchange").(string)
+		lost := to != "" && s.exchange(to) == nil && to != wire.ExchangeDeadLetters &&
+			!strings.HasPrefix(to, wire.DelayPrefix)
 		switch {
+		case !matched && !lost:
+			// No policy is for it.
 		case !has && ((q.Exclusive || q.AutoDelete) && !exact || handled[q.Name]):
 			// A reply queue; the library's; somebody's own dead-letter queue.
 		case !has:
@@ -334,14 +337,18 @@ func deadLettering(s *Scene) (all []Finding) {
 			}
 		case strings.HasPrefix(to, wire.DelayPrefix):
 			// RabbitMQ alone retries them.
-		case to != "" && s.exchange(to) == nil:
+		case lost:
 			becomes := "are dropped"
 			if keepsDeadLetters(q) {
 				becomes = "stand still in it"
 			}
-			all = append(all, s.elsewhere(q, Wrong,
-				fmt.Sprintf("it dead-letters to the exchange %s, which does not exist: its dead letters %s", to,
-					becomes)))
+			f := s.elsewhere(q, Wrong, fmt.Sprintf("it dead-letters to the exchange %s, which does not exist: its "+
+				"dead letters %s", to, becomes))
+			if !matched {
+				f.Status, f.Commands = Warning, nil
+				f.Remedy = "Declare the exchange and bind it, or do without. " + s.unset(q, "dead-letter-exchange")
+			}
+			all = append(all, f)
 		default:
 			all = append(all, s.elsewhere(q, status,
 				fmt.Sprintf("it dead-letters to the exchange %q, not to Redrive", to)))
