@@ -198,7 +198,10 @@ func TestQueues(t *testing.T) {
 		v.Queue("whats.classic", amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "redrive"})
 		v.Queue("whats.quorum", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
 		v.Queue("whats.half", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive", "x-dead-letter-strategy": "at-least-once"})
-		finds(t, c, "at-least-once", "whats.classic: it is classic", "whats.quorum: its dead-lettering is at-most-once", "redrive enroll --at-least-once whats.quorum", "whats.half: its dead-lettering says at-least-once and is at-most-once")
+		finds(t, c, "at-least-once",
+			"warning: dead-lettering is at-most-once for all but quorum queues: whats.classic $",
+			"whats.quorum: its dead-lettering is at-most-once", "redrive enroll --at-least-once whats.quorum",
+			"whats.half: its dead-lettering says at-least-once and is at-most-once")
 
 		v.Queue("zoo", safe)
 		finds(t, c, "retry-policy", "warning zoo: no policy of Redrive's config matches it")

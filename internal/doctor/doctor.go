@@ -36,7 +36,9 @@ type Finding struct {
 	Status Status `json:"status"`
 	// Queue is the work queue; "" for the broker and the service.
 	Queue string `json:"queue,omitempty"`
-	What  string `json:"what"`
+	// Queues are the work queues of a finding about several.
+	Queues []string `json:"queues,omitempty"`
+	What   string   `json:"what"`
 	// Why it matters.
 	Why string `json:"why,omitempty"`
 	// Remedy says what to do; Commands do it.

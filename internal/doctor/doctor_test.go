@@ -350,6 +350,25 @@ func TestThePrintedRightsSuffice(t *testing.T) {
 	expect.Equal(t, ills(s, "permissions"), "", "after %s it says", command)
 }
 
+// What no command changes is said once, with all queues that --queue leaves.
+func TestClassicQueuesAreOneFinding(t *testing.T) {
+	s := scene(func(s *Scene) {
+		s.Only = []string{"c*"}
+		for _, name := range []string{"a", "c1", "c2", "c3", "c4", "c5"} {
+			q := deadLetters(name, "redrive")
+			q.Type = "classic"
+			s.Queues = append(s.Queues, q)
+		}
+	})
+	const want = "warning: dead-lettering is at-most-once for all but quorum queues: c1, c2, c3, c4 and 1 more $ "
+	expect.Equal(t, ills(s, "at-least-once"), want, "it says")
+	for _, f := range Examine(s).Findings {
+		if f.Check == "at-least-once" && !slices.Equal(f.Queues, []string{"c1", "c2", "c3", "c4", "c5"}) {
+			t.Errorf("its queues are %q", f.Queues)
+		}
+	}
+}
+
 func TestTheServicesOwnProblemsAreFindings(t *testing.T) {
 	for _, c := range []struct {
 		code       int

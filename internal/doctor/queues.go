@@ -412,13 +412,12 @@ func keepsDeadLetters(q *management.QueueState) bool {
 }
 
 func atLeastOnce(s *Scene) (all []Finding) {
+	var others []string // which have no at-least-once dead-lettering
 	for _, q := range s.enrolledQueues() {
 		strategy, overflow := q.Setting("dead-letter-strategy"), q.Setting("overflow")
 		switch {
 		case q.Type != "quorum":
-			all = append(all, Finding{Queue: q.Name, Status: Warning,
-				What:   fmt.Sprintf("it is %s, whose dead-lettering is at-most-once", q.Type),
-				Remedy: "Where no message may be lost, declare it as a quorum queue."})
+			others = append(others, q.Name)
 		case strategy != "at-least-once":
 			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "its dead-lettering is at-most-once",
 				Remedy:   "Make it at-least-once (its overflow becomes reject-publish):",
@@ -429,6 +428,11 @@ func atLeastOnce(s *Scene) (all []Finding) {
 					"reject-publish", Remedy: "Make it both:",
 				Commands: []string{s.redrive("enroll --at-least-once", q.Name)}})
 		}
+	}
+	if len(others) > 0 {
+		all = append(all, Finding{Queues: others, Status: Warning,
+			What:   fmt.Sprintf("dead-lettering is at-most-once for all but quorum queues: %s", few(others)),
+			Remedy: "Where no message may be lost, declare a quorum queue instead. -o json lists them all."})
 	}
 	return all
 }
