@@ -161,7 +161,8 @@ func completed(c *cobra.Command) *cobra.Command {
 		if n := len(args); n == len(words) || n == 0 && usage[0] == '[' {
 			return nil
 		}
-		return fmt.Errorf("%s takes %s: %w", c.CommandPath(), cmp.Or(strings.Join(words, " "), "no arguments"), errUsage)
+		return fmt.Errorf("%s takes %s: %w", c.CommandPath(), cmp.Or(strings.Join(words, " "), "no arguments"),
+			errUsage)
 	}
 	return c
 }

@@ -31,8 +31,8 @@ func (p *program) topology() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "topology",
 		Short: "Print the exchanges and queues of a way to wait, as RabbitMQ definitions",
-		Long: `They are for ` + "`" + `rabbitmqctl import_definitions` + "`" + ` or POST /api/definitions. The work queue
-must exist.
+		Long: `They are for ` + "`" + `rabbitmqctl import_definitions` + "`" + ` or POST /api/definitions. The work
+queue must exist.
 
 fixed needs no other code: RabbitMQ alone retries rejected messages. The others are for
 the Go library, when its user may not declare (Config.Verify).

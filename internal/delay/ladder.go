@@ -18,8 +18,8 @@ const levels = 28
 
 // Ladder waits on a ladder of queues that work queues share, one per bit of the delay. The routing key is the bits,
 // highest first, and then the work queue: "0.0.1.0.1.orders.created" with five levels waits 5 units. A message with bit
-// n set waits 2ⁿ units in the queue of level n; others skip it. Either goes on to the topic exchange below. The last one
-// is internal and knows the lane queue of each work queue (DuePerQueue); what has none is parked.
+// n set waits 2ⁿ units in the queue of level n; others skip it. Either goes on to the topic exchange below. The last
+// one is internal and knows the lane queue of each work queue (DuePerQueue); what has none is parked.
 type Ladder struct{ unit time.Duration }
 
 // NewLadder returns a Ladder. unit is a whole number of milliseconds, from 1 ms to 1 s.

@@ -32,7 +32,7 @@ type Overview struct {
 	Discarded  int64                 `json:"discarded"`
 	Oldest     *time.Time            `json:"oldest,omitempty" doc:"When the message that is due next last failed."`
 	NextDue    *time.Time            `json:"next_due,omitempty"`
-	LastFailed *time.Time            `json:"last_failed,omitempty" doc:"When a message last failed, of those kept here."`
+	LastFailed *time.Time            `json:"last_failed,omitempty" doc:"When a message that is kept here last failed."`
 	Groups     []Group               `json:"groups" doc:"The error groups with the most messages."`
 	PerMinute  Flow                  `json:"per_minute" doc:"In the last minute."`
 	Hour       []Flow                `json:"hour" doc:"Each of the last 60 minutes, the current one last."`

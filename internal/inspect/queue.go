@@ -105,7 +105,7 @@ type QueueDetail struct {
 	Next       []Message             `json:"next" doc:"The waiting messages that are due first."`
 	Groups     []Group               `json:"groups" doc:"The error groups with the most messages."`
 	GroupCount int                   `json:"group_count" doc:"How many groups it has."`
-	Pattern    string                `json:"policy_pattern,omitempty" doc:"Why the policy applies: it matches the queue."`
+	Pattern    string                `json:"policy_pattern,omitempty" doc:"Of the policy, that matches the queue."`
 	InForce    *PolicyInForce        `json:"policy_in_force,omitempty"`
 	Conditions []condition.Condition `json:"conditions" doc:"What is wrong with the queue, or makes its messages wait."`
 }
