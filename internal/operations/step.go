@@ -61,7 +61,7 @@ func (op *operation) loop() int {
 func (r *Runner) run(ctx context.Context, of int) {
 	for failing := false; ctx.Err() == nil; {
 		at, err := r.round(ctx, of)
-		if err != nil && !failing && ctx.Err() == nil {
+		if err != nil && !failing && ctx.Err() == nil && of == records { // both loops read the same store
 			r.log.Error("operations cannot continue; trying again", "error", err)
 		}
 		failing = err != nil

@@ -49,9 +49,6 @@ func (f *Following) origin(d *wire.Delivery, now time.Time) (o origin) {
 	if c.queue != "" && c.queue == deadLetteredFrom(&d.Message) {
 		o = deadLettered(d)
 		o.proven = false
-		if o.retried && c.errText == headerText(&d.Message, wire.HeaderError) {
-			c.errText = "" // it is of the attempt before
-		}
 	} else { // a framework published it
 		o = origin{queue: c.queue, reason: wire.ReasonReported,
 			exchange: c.exchange, routingKey: c.routingKey, retried: true}

@@ -140,8 +140,8 @@ func TestWhereAFollowedMessageFailed(t *testing.T) {
 	}
 }
 
-// What a consumer annotates on a message that it rejects counts as in redrive.intake. The error that a retry has is of
-// the attempt before.
+// What a consumer annotates on a message that it rejects counts as in redrive.intake. Without it, the latest known error
+// is that of the attempt before.
 func TestAnnotationsOfAFollowedMessage(t *testing.T) {
 	for name, c := range map[string]struct {
 		through string // "": RabbitMQ dead-letters it for the first time
@@ -157,7 +157,10 @@ func TestAnnotationsOfAFollowedMessage(t *testing.T) {
 		"expired": {reason: "expired", adds: amqp.Table{wire.HeaderPark: "bad IBAN"},
 			want: `parked : its reason is expired, which policy "p" does not retry`},
 		"retried": {through: wire.RetryExchange("orders"), reason: "rejected",
-			adds: amqp.Table{wire.HeaderError: "of before"}, want: "waiting : false"},
+			adds: amqp.Table{wire.HeaderError: "of before"}, want: "waiting of before: false"},
+		"retried, a framework's": {through: wire.RetryExchange("orders"), reason: "rejected",
+			adds: amqp.Table{wire.HeaderError: "no stock", "x-exception-message": "no stock"},
+			want: "waiting no stock: false"},
 		"retried, annotated": {through: wire.RetryExchange("orders"), reason: "rejected",
 			adds: amqp.Table{wire.HeaderError: "of before", wire.HeaderRejectReason: "new"},
 			want: "waiting new: false"},
