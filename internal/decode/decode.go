@@ -338,21 +338,27 @@ func (r *reading) recognised() bool {
 	return false
 }
 
+const unchanged = "nothing is changed"
+
 // Encode wraps an edited document (Decode's Text) in the layers that Decode undid, and
-// returns in words what it checked. An unedited document gives the very same bytes.
+// returns in words what it checked. An unedited document gives the very same bytes; of an edited
+// JSON document, what was not changed keeps its bytes.
 func (d *Decoder) Encode(ctx context.Context, b Body, document string) ([]byte, []string, error) {
 	r := d.read(ctx, b)
 	switch {
 	case r.result.Truncated:
 		return nil, nil, errors.New("the body is shown only in part, so it cannot be edited here")
 	case document == r.result.Text && r.encode != nil:
-		return b.Bytes, []string{"nothing is changed"}, nil
+		return b.Bytes, []string{unchanged}, nil
 	case r.encode == nil:
 		return nil, nil, fmt.Errorf("a body that is %s cannot be edited as text", r.result.Format)
 	}
 	out, checks, err := r.encode(document)
 	if err != nil {
 		return nil, nil, err
+	}
+	if bytes.Equal(out, r.data) {
+		return b.Bytes, []string{unchanged}, nil // compressed again, it could have other bytes
 	}
 	var names []string
 	for _, l := range slices.Backward(r.layers) {

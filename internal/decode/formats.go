@@ -464,15 +464,15 @@ func (r *reading) json(said bool) bool {
 		if !valid {
 			out = unshown(document)
 		}
-		v, err := parseJSON(out, r.budget())
+		edited, err := parseJSON(out, r.budget())
 		if err != nil {
 			return nil, nil, fmt.Errorf("not JSON: %w", err)
 		}
-		checks := []string{"JSON, " + v.describe()}
-		if d := v.duplicates(); d != "" {
+		checks := []string{"JSON, " + edited.describe()}
+		if d := edited.duplicates(); d != "" {
 			checks = append(checks, fmt.Sprintf("%q is there twice", d))
 		}
-		return out, checks, nil
+		return patchJSON(r.data, v, edited), checks, nil
 	}
 	return true
 }
