@@ -69,7 +69,7 @@ func Read(m *wire.Message, queue string, viaOurs bool, now time.Time) (t History
 		return t, false, ""
 	}
 	if t.Queue, _ = m.Headers[wire.HeaderQueue].(string); t.Queue != queue || !fits(id, viaOurs, m) {
-		return History{}, false, foreign
+		return History{}, false, Foreign
 	}
 	if identified {
 		t.ID = id.String()
@@ -90,7 +90,8 @@ func Read(m *wire.Message, queue string, viaOurs bool, now time.Time) (t History
 	return t, true, note
 }
 
-const foreign = "its x-redrive-* headers do not count: nothing proves them its own, " +
+// Foreign is the note of a message whose headers are not its own.
+const Foreign = "its x-redrive-* headers do not count: nothing proves them its own, " +
 	"and frameworks copy headers from one message to another"
 
 func idOf(m *wire.Message) (uuid.UUID, bool) {
@@ -191,6 +192,11 @@ var removed = map[string]bool{
 	wire.HeaderExchange: true, wire.HeaderRoutingKey: true, wire.HeaderFirstFailed: true,
 	wire.HeaderReason: true, wire.HeaderError: true, wire.HeaderReplays: true, wire.HeaderUserID: true,
 	wire.HeaderDelay: true, wire.HeaderPark: true, wire.HeaderParkReason: true, wire.HeaderRejectReason: true,
+}
+
+// Ours reports whether Redrive sets a header of that name.
+func Ours(name string) bool {
+	return strings.HasPrefix(name, "x-redrive-") && removed[name] || name == wire.HeaderUnreadable
 }
 
 // History is the state that a message carries to its next attempt.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
@@ -125,7 +126,7 @@ type Header struct {
 	Name  string `json:"name"`
 	Type  string `json:"type" doc:"string, bytes, int8 …, float64, decimal, bool, timestamp, table, array, void."`
 	Value string `json:"value" doc:"Tables and arrays as JSON."`
-	From  string `json:"from" enum:"publisher,broker,redrive" doc:"Who sets it. Only broker's are proven."`
+	From  string `json:"from" enum:"publisher,consumer,broker,redrive" doc:"Who set it. Only broker's are proven."`
 }
 
 // Page is a piece of an answer.
@@ -387,12 +388,18 @@ func headersOf(r *store.Record) []Header {
 	return all
 }
 
-// setBy returns who sets a header of that name; a publisher can send one of ours too. Believe x-death only
-// where the broker itself dead-lettered the message, and x-first-death-… and x-last-death-… not even
-// then, since RabbitMQ 3 leaves a publisher's as they are.
+// setBy returns who set a header. Believe x-death only where the broker itself dead-lettered the message, and
+// x-first-death-… and x-last-death-… not even then, since RabbitMQ 3 leaves a publisher's as they are.
 func setBy(name string, r *store.Record) string {
+	_, counted := r.Message.Headers[wire.HeaderAttempt]
+	_, identified := r.Message.Headers[wire.HeaderID]
 	switch {
-	case strings.HasPrefix(name, "x-redrive-"):
+	case r.Reason == wire.ReasonReported && name == wire.HeaderError,
+		r.Reason != wire.ReasonReported && headers.ByConsumer(r.Reason) && name == wire.HeaderRejectReason,
+		headers.ByConsumer(r.Reason) && (name == wire.HeaderDelay || name == wire.HeaderPark):
+		return "consumer" // a retry removes them, so they are of this failure
+	case headers.Ours(name) && name != wire.HeaderDelay && name != wire.HeaderPark && name != wire.HeaderRejectReason &&
+		(counted || identified) && !slices.Contains(r.Notes, headers.Foreign):
 		return "redrive"
 	case r.Proven && (name == "x-death" || name == "x-delivery-count" || name == "x-acquired-count"):
 		return "broker"

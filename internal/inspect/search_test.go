@@ -18,6 +18,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -477,6 +478,49 @@ func TestWhoseHeaders(t *testing.T) {
 	}
 	if m, err = c.Message(ctx, caller(auth.Viewer), forged.ID.String()); err != nil || m.Headers[0].From != "publisher" {
 		t.Errorf("without proof x-death is %+v, %v", m.Headers, err)
+	}
+}
+
+// A name proves nothing: a consumer's report, its annotations and a publisher write x-redrive-* too.
+func TestWhoseRedriveHeaders(t *testing.T) {
+	for _, c := range []struct{ name, reason, headers, note, want string }{
+		{"a first report", "reported", "error delay park tenant", "",
+			"delay=consumer error=consumer park=consumer tenant=publisher"},
+		{"the report of a retried message", "reported", "id attempt queue error delay", "",
+			"attempt=redrive delay=consumer error=consumer id=redrive queue=redrive"},
+		{"a retried message, rejected", "rejected", "id attempt error other", "",
+			"attempt=redrive error=redrive id=redrive other=publisher"},
+		{"rejected by AMQP 1.0", "rejected", "id attempt error rejected-for delay park", "",
+			"attempt=redrive delay=consumer error=redrive id=redrive park=consumer rejected-for=consumer"},
+		{"at the delivery limit", "delivery_limit", "rejected-for", "", "rejected-for=consumer"},
+		{"expired, and no consumer had it", "expired", "rejected-for delay park", "",
+			"delay=publisher park=publisher rejected-for=publisher"},
+		{"reported with an annotation's name", "reported", "rejected-for", "", "rejected-for=publisher"},
+		{"another message's, copied or forged", "rejected", "id attempt queue error", headers.Foreign,
+			"attempt=publisher error=publisher id=publisher queue=publisher"},
+		{"never published by Redrive", "rejected", "queue error reason", "",
+			"error=publisher queue=publisher reason=publisher"},
+		{"parked in RabbitMQ", "rejected", "id parked-for", "", "id=redrive parked-for=redrive"},
+	} {
+		s := memstore.New()
+		r := record("orders", store.Parked, "")
+		r.Reason, r.Message.Headers = c.reason, amqp.Table{}
+		if c.note != "" {
+			r.Notes = []string{"odd", c.note}
+		}
+		for _, name := range strings.Fields(c.headers) {
+			r.Message.Headers["x-redrive-"+name] = "x"
+		}
+		must(t, s.Add(ctx, []*store.Record{r}))
+		m, err := inspect.New(inspect.Config{Store: s}).Message(ctx, caller(auth.Viewer), r.ID.String())
+		must(t, err)
+		got := []string{}
+		for _, h := range m.Headers {
+			got = append(got, strings.TrimPrefix(h.Name, "x-redrive-")+"="+h.From)
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: %v\nwant %s", c.name, got, c.want)
+		}
 	}
 }
 
