@@ -18,9 +18,11 @@ import (
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/doctor"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/query"
 )
 
 func (p *program) messages() *cobra.Command {
@@ -232,9 +234,14 @@ func facts(w io.Writer, m inspect.Detail, now time.Time) {
 	for _, o := range m.SameID {
 		all = append(all, [2]string{"Same ID", fmt.Sprintf("%s, %s in %s", o.Key, o.State, o.Queue)})
 	}
+	pairs(w, all)
+}
+
+// pairs writes facts: of each its name, and what it is. Those that are not known are left out.
+func pairs(w io.Writer, all [][2]string) {
 	for _, f := range all {
 		if f[1] != "" && f[1] != "-" {
-			fmt.Fprintf(w, "%s\t%s\n", f[0], plain(f[1]))
+			fmt.Fprintf(w, "%s\t%s\n", plain(f[0]), plain(f[1]))
 		}
 	}
 }
@@ -256,9 +263,21 @@ func timeline(w io.Writer, all []inspect.Step) {
 
 func (p *program) queues() *cobra.Command {
 	return p.watched(p.withOutput(p.withClient(&cobra.Command{
-		Use:   "queues",
+		Use:   "queues [QUEUE]",
 		Short: "Show queues: consumers, ready, waiting and parked messages, policy, pauses",
-	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
+		Long: `Of one queue it also shows what is wrong with it, its policy and why that applies, the
+error groups with the most messages, and the messages that are due next.`,
+		Example:           "  redrive queues\n  redrive queues orders --watch",
+		ValidArgsFunction: p.completeQueues,
+	}, func(ctx context.Context, client httpapi.Client, args []string) error {
+		if len(args) > 0 {
+			q, err := client.Queue(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return write(p, q, func(q inspect.QueueDetail) string { return q.Name },
+				func(w io.Writer) { queueDetail(w, q, time.Now()) })
+		}
 		all, err := client.Queues(ctx)
 		if err != nil {
 			return err
@@ -287,6 +306,50 @@ func queueColumns(now time.Time) []column[inspect.Queue] {
 		{Field: "Discarded"}, {Head: "Next due", Field: "NextDue"}, {Field: "Policy"},
 		{Head: "Retries", Value: func(q inspect.Queue) any { return retries(q, now) }},
 	}...)
+}
+
+// queueDetail shows one queue, as its page does.
+func queueDetail(w io.Writer, q inspect.QueueDetail, now time.Time) {
+	var all [][2]string
+	for _, c := range queueColumns(now) {
+		all = append(all, [2]string{cmp.Or(c.Head, c.Field), valueText(c.Of(q.Queue), now)})
+	}
+	for _, c := range q.Conditions {
+		all = append(all, [2]string{"Wrong now", fmt.Sprintf("%s (since %s)", c.Text, timeText(&c.Since))})
+	}
+	all = append(all, [2]string{"Last minute", fmt.Sprintf("%s failed, %s retried, %s parked", count(q.Failed),
+		count(q.Retried), count(q.ParkedIn))})
+	if f := q.InForce; f != nil {
+		all = append(all, [2]string{"Applies because", fmt.Sprintf("%s matches the queue", q.Pattern)},
+			[2]string{"Attempts", fmt.Sprint(f.Attempts)}, [2]string{"Backoff", f.Backoff + ", jitter " + f.Jitter},
+			[2]string{"Waits in", f.Way}, [2]string{"Limits", cmp.Or(f.Limits, "none: retried as soon as due")},
+			[2]string{"After the last", f.Exhausted})
+		for _, s := range f.Settings {
+			all = append(all, [2]string{s.Key, s.Value})
+		}
+		if len(f.Rules) > 0 {
+			all = append(all, [2]string{"Rules", count(len(f.Rules))})
+		}
+	} else {
+		all = append(all, [2]string{"No policy", "every failed message is parked"})
+	}
+	pairs(w, all)
+	if len(q.Groups) > 0 {
+		fmt.Fprintln(w)
+		rows(w, without(inspect.GroupColumns, "Queue"), q.Groups, now)
+	}
+	if more := q.GroupCount - len(q.Groups); more > 0 {
+		fmt.Fprintf(w, "and %d more: redrive groups %s\n", more, plain(doctor.Quote("queue:"+query.Quote(q.Name))))
+	}
+	if len(q.Next) > 0 {
+		fmt.Fprintln(w, "\nDue next:")
+		rows(w, without(inspect.MessageColumns, "Queue", "State"), q.Next, now)
+	}
+}
+
+// without returns the columns of all fields but these.
+func without[T any](all []column[T], fields ...string) []column[T] {
+	return slices.DeleteFunc(slices.Clone(all), func(c column[T]) bool { return slices.Contains(fields, c.Field) })
 }
 
 func retries(q inspect.Queue, now time.Time) string {

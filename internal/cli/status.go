@@ -67,7 +67,7 @@ func health(w io.Writer, st inspect.Overview, now time.Time) {
 	case !st.Ready && len(st.Conditions) == 0:
 		fmt.Fprintln(w, "not ready")
 	case st.Ready:
-		fmt.Fprintln(w, strings.TrimSuffix("ready: "+plain(st.Verdict), ": ")) // an earlier service says none
+		fmt.Fprintln(w, plain(strings.TrimSuffix("ready: "+st.Verdict, ": "))) // an earlier service says none
 	}
 	for _, c := range st.Conditions {
 		line := c.String()

@@ -36,6 +36,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
@@ -78,6 +79,7 @@ func filled[T any](t *rapid.T) (v T) {
 var views = map[string]func(*rapid.T, io.Writer, time.Time) (lines int){
 	"preview":    shown(preview),
 	"message":    shown(detail),
+	"queue":      shown(queueDetail),
 	"ledger":     shown(ledger),
 	"ended":      shown(func(w io.Writer, o operations.Operation, _ time.Time) { ended(w, o) }),
 	"messages":   drawn(inspect.MessageColumns),
@@ -393,6 +395,38 @@ func TestQueuesShowsWhatIsKnown(t *testing.T) {
 		if rows(&out, queueColumns(time.Now()), []inspect.Queue{q}, time.Now()); !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())
 		}
+	}
+}
+
+// One queue is shown with what is wrong, why its policy applies, its errors, and what is due next.
+func TestAQueueIsShownWhole(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	due := now.Add(time.Minute)
+	q := inspect.QueueDetail{
+		Queue: inspect.Queue{Name: "orders eu", Policy: "all", Parked: 1204, Failed: 7, NextDue: &due},
+		Conditions: []condition.Condition{
+			{Kind: condition.Unreachable, Queue: "orders eu", Text: "the queue is full", Since: now.Add(-time.Hour)}},
+		Pattern: "orders *",
+		InForce: &inspect.PolicyInForce{Name: "all", Attempts: 5, Backoff: "10s", Jitter: "none", Way: "disk", Exhausted: "park",
+			Settings: []policy.Setting{{Key: "max_age", Value: "2h"}}},
+		Groups: []inspect.Group{{ID: "5a1f0c2b9e3d4a76", Queue: "orders eu", Parked: 900, Error: "card declined"}}, GroupCount: 12,
+		Next: []inspect.Message{{ID: oneID, Queue: "orders eu", State: "waiting", Due: &due, Error: "no stock"}},
+	}
+	shown := text(func(w io.Writer) { queueDetail(w, q, now) })
+	for _, want := range []string{
+		`^Queue +orders eu$`, `^Parked +1,204$`, `^Next due +in 1m$`, `^Wrong now +the queue is full \(since 2023-11-14 21:13:20 UTC\)$`,
+		`^Last minute +7 failed, 0 retried, 0 parked$`, `^Policy +all$`, `^Applies because +orders \* matches the queue$`,
+		`^Backoff +10s, jitter none$`, `^Limits +none: retried as soon as due$`, `^max_age +2h$`,
+		`^ID +WAITING +PARKED .* WHAT +NOTE$`, `^5a1f0c2b9e3d4a76 +0 +900 .* card declined`,
+		`^and 11 more: redrive groups 'queue:"orders eu"'$`, `^Due next:$`, `^` + oneID + ` +0 +in 1m .* no stock$`,
+	} {
+		if !regexp.MustCompile("(?m)" + want).MatchString(shown) {
+			t.Errorf("%q is not in\n%s", want, shown)
+		}
+	}
+	q.InForce = nil
+	if shown := text(func(w io.Writer) { queueDetail(w, q, now) }); !strings.Contains(shown, "every failed message is parked") {
+		t.Errorf("without a policy it shows\n%s", shown)
 	}
 }
 

@@ -315,6 +315,11 @@ func (c Client) Queues(ctx context.Context) (all Queues, err error) {
 	}
 }
 
+// Queue is one of them, with what a person needs to decide about it.
+func (c Client) Queue(ctx context.Context, queue string) (d inspect.QueueDetail, err error) {
+	return d, c.call(ctx, http.MethodGet, v1+"/queues"+escaped(queue), nil, nil, &d)
+}
+
 // Ledger is how many messages came for each queue, and what became of them: all lines,
 // page by page.
 func (c Client) Ledger(ctx context.Context, recount bool) (all inspect.Ledger, err error) {

@@ -70,6 +70,8 @@ func TestTheClientDoesAllOfIt(t *testing.T) {
 	g, err = c.Groups(ctx, "queue:"+orders)
 	check("groups", g.Groups[0].Note == "known é", err, g)
 	check("pause", true, c.PauseQueue(ctx, orders, "down"), nil)
+	one, err := c.Queue(ctx, orders)
+	check("a queue", one.Name == orders && one.Pause != nil, err, one)
 	q, err := c.Queues(ctx)
 	i := slices.IndexFunc(q.Queues, func(q inspect.Queue) bool { return q.Name == orders })
 	check("queues", i >= 0 && q.Queues[i].Pause != nil && q.Queues[i].Pause.By == "admin" && q.Queues[i].Pause.Reason == "down", err, q)
