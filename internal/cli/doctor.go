@@ -348,19 +348,7 @@ const (
 
 // wrap writes a text in lines that fit.
 func wrap(w io.Writer, indent, text string) {
-	line := indent
-	for _, word := range strings.Fields(plain(text)) {
-		switch {
-		case line == indent:
-			line += word
-		case len(line)+1+len(word) > lineWidth:
-			fmt.Fprintln(w, line)
-			line = indent + word
-		default:
-			line += " " + word
-		}
-	}
-	if line != indent {
-		fmt.Fprintln(w, line)
+	for _, line := range wrapped(strings.Join(strings.Fields(text), " "), lineWidth-len(indent)) {
+		fmt.Fprintln(w, indent+line)
 	}
 }

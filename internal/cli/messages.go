@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -189,7 +190,7 @@ func (p *program) decodedBody(r *decode.Result) error {
 // detail shows a message without its body.
 func detail(w io.Writer, m inspect.Detail, now time.Time) {
 	facts(w, m, now)
-	timeline(w, m.Timeline)
+	timeline(w, m.Timeline, now)
 	if len(m.Properties) > 0 {
 		fmt.Fprintln(w)
 		rows(w, []column[inspect.Property]{{Head: "Property", Field: "Name"}, {Field: "Value"}}, m.Properties, now)
@@ -239,26 +240,35 @@ func facts(w io.Writer, m inspect.Detail, now time.Time) {
 
 // pairs writes facts: of each its name, and what it is. Those that are not known are left out.
 func pairs(w io.Writer, all [][2]string) {
+	all = slices.DeleteFunc(all, func(f [2]string) bool { return f[1] == "" || f[1] == "-" })
+	longest := 0
 	for _, f := range all {
-		if f[1] != "" && f[1] != "-" {
-			fmt.Fprintf(w, "%s\t%s\n", plain(f[0]), plain(f[1]))
+		longest = max(longest, utf8.RuneCountInString(f[0]))
+	}
+	for _, f := range all {
+		name := plain(f[0])
+		for _, line := range wrapped(f[1], room(w, longest+columnGap)) {
+			fmt.Fprintf(w, "%s\t%s\n", name, line)
+			name = ""
 		}
 	}
 }
 
-func timeline(w io.Writer, all []inspect.Step) {
-	fmt.Fprintln(w, "\nFAILURE\tWHEN\tREASON\tWAIT\tENDED\tWHY")
-	for _, s := range all {
-		ended := "-"
-		if s.Ended != nil {
-			ended = s.Ending + " " + timeText(s.Ended)
+var stepColumns = []column[inspect.Step]{
+	{Head: "Failure", Field: "Attempt"}, {Head: "When", Value: func(s inspect.Step) any { return timeText(&s.Failed) }},
+	{Field: "Reason"}, {Head: "Wait", Field: "Delay"},
+	{Head: "Ended", Narrow: inspect.Below, Value: func(s inspect.Step) any {
+		if s.Ended == nil {
+			return ""
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", s.Attempt, timeText(&s.Failed), cell(s.Reason), cell(s.Delay),
-			plain(ended), cell(s.Why))
-		if s.Error != "" {
-			fmt.Fprintf(w, "\t\t%s\n", cell(s.Error))
-		}
-	}
+		return s.Ending + " " + timeText(s.Ended)
+	}},
+	{Field: "Why", Narrow: inspect.Below},
+}
+
+func timeline(w io.Writer, all []inspect.Step, now time.Time) {
+	fmt.Fprintln(w)
+	noted(w, stepColumns, all, now, func(s inspect.Step) string { return s.Error })
 }
 
 func (p *program) queues() *cobra.Command {
@@ -288,8 +298,8 @@ error groups with the most messages, and the messages that are due next.`,
 
 func queueColumns(now time.Time) []column[inspect.Queue] {
 	columns := []column[inspect.Queue]{{Head: "Queue", Field: "Name"}}
-	for _, c := range append([]column[inspect.AtBroker]{{Field: "Kind"}}, inspect.BrokerColumns...) {
-		columns = append(columns, column[inspect.Queue]{Head: cmp.Or(c.Head, c.Field),
+	for _, c := range append([]column[inspect.AtBroker]{{Field: "Kind", Narrow: 5}}, inspect.BrokerColumns...) {
+		columns = append(columns, column[inspect.Queue]{Head: cmp.Or(c.Head, c.Field), Narrow: c.Narrow,
 			Value: func(q inspect.Queue) any {
 				switch b := q.Broker; {
 				case b == nil || b.Exists && c.Of(*b) == "":
@@ -303,8 +313,8 @@ func queueColumns(now time.Time) []column[inspect.Queue] {
 			}})
 	}
 	return append(append(columns, inspect.QueueCounts...), []column[inspect.Queue]{
-		{Field: "Discarded"}, {Head: "Next due", Field: "NextDue"}, {Field: "Policy"},
-		{Head: "Retries", Value: func(q inspect.Queue) any { return retries(q, now) }},
+		{Field: "Discarded", Narrow: 4}, {Head: "Next due", Field: "NextDue", Narrow: 1}, {Field: "Policy", Narrow: 2},
+		{Head: "Retries", Narrow: inspect.Below, Value: func(q inspect.Queue) any { return retries(q, now) }},
 	}...)
 }
 
@@ -481,8 +491,9 @@ service also logs each action when it ends.`,
 
 var auditColumns = []column[audit.Entry]{
 	{Head: "At", Value: func(e audit.Entry) any { return timeText(&e.At) }},
-	{Field: "Who"}, {Field: "From"}, {Head: "By", Field: "Interface"}, {Field: "Did"}, {Field: "Count"},
-	{Field: "Outcome"}, {Field: "On"}, {Field: "Why"},
+	{Field: "Who"}, {Field: "From", Narrow: 4}, {Head: "By", Field: "Interface", Narrow: 3}, {Field: "Did"},
+	{Field: "Count", Narrow: 2}, {Field: "Outcome"}, {Field: "On", Narrow: inspect.Below},
+	{Field: "Why", Narrow: inspect.Below},
 }
 
 // maxBody is the largest message that RabbitMQ can be set to accept.

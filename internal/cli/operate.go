@@ -16,6 +16,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
 )
 
@@ -421,8 +422,8 @@ func (p *program) opsList() *cobra.Command {
 
 var outcomeColumns = []column[actions.Outcome]{
 	{Field: "ID"}, {Field: "Queue"}, {Field: "Outcome"},
-	{Head: "At", Value: func(o actions.Outcome) any { return timeText(&o.At) }},
-	{Field: "New"}, {Field: "Why"},
+	{Head: "At", Narrow: 1, Value: func(o actions.Outcome) any { return timeText(&o.At) }},
+	{Field: "New", Narrow: inspect.Below}, {Field: "Why", Narrow: inspect.Below},
 }
 
 func (p *program) withOperation(

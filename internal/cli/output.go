@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 	"unicode/utf16"
@@ -38,17 +37,19 @@ func (p *program) withOutput(c *cobra.Command) *cobra.Command {
 
 // withFormats is withOutput for a command that has some formats only; the first is the default.
 func (p *program) withFormats(c *cobra.Command, some ...string) *cobra.Command {
+	if slices.Contains(some, "table") {
+		some = slices.Insert(slices.Clone(some), 1, "wide")
+	}
 	expected := strings.Join(some[:len(some)-1], ", ") + " or " + some[len(some)-1]
 	format := c.Flags().StringP("output", "o", some[0], expected)
-	if slices.Contains(some, "table") {
-		c.Flags().BoolVar(&p.wide, "wide", false, "do not cut columns to the width of the terminal")
-	}
 	c.PreRunE = func(*cobra.Command, []string) error {
 		// Before the command runs: a replay must not happen and then count as refused.
 		if !slices.Contains(some, *format) {
 			return fmt.Errorf("--output %q: expected %s: %w", *format, expected, errUsage)
 		}
-		p.format = *format
+		if p.format = *format; *format == "wide" {
+			p.format, p.wide = "table", true
+		}
 		return nil
 	}
 	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(some, noFiles))
@@ -108,9 +109,20 @@ func listColumns[T any](p *program, whole any, items []T, columns []column[T]) e
 }
 
 func rows[T any](w io.Writer, columns []column[T], all []T, now time.Time) {
-	row := make([]string, len(columns))
+	noted(w, columns, all, now, func(T) string { return "" })
+}
+
+// noted is rows with a text below each of them.
+func noted[T any](w io.Writer, columns []column[T], all []T, now time.Time, note func(T) string) {
+	row, narrow := make([]string, len(columns)), make([]int, len(columns))
 	for i, c := range columns {
-		row[i] = strings.ToUpper(cmp.Or(c.Head, c.Field))
+		row[i], narrow[i] = strings.ToUpper(cmp.Or(c.Head, c.Field)), c.Narrow
+	}
+	if t, ok := w.(*tableWriter); ok {
+		if t.narrow == nil {
+			t.narrow = map[int][]int{}
+		}
+		t.narrow[t.text.Len()] = narrow
 	}
 	fmt.Fprintln(w, strings.Join(row, "\t"))
 	for _, v := range all {
@@ -118,6 +130,9 @@ func rows[T any](w io.Writer, columns []column[T], all []T, now time.Time) {
 			row[i] = cell(valueText(c.Of(v), now))
 		}
 		fmt.Fprintln(w, strings.Join(row, "\t"))
+		for _, line := range wrapped(note(v), room(w, len(noteIndent))) {
+			fmt.Fprintln(w, noteIndent+line)
+		}
 	}
 }
 
@@ -154,14 +169,16 @@ func (p *program) print(text string, err error) error {
 	return err
 }
 
-// tableWriter aligns the columns of tables, whose cells end with tabs, and cuts the widest until a line fits.
+// tableWriter aligns the columns of tables, whose cells end with tabs, and makes them fit the terminal. A line of
+// one cell that is indented belongs to the row above.
 type tableWriter struct {
-	to    io.Writer
-	width int // of a line; 0: nothing is cut
-	text  bytes.Buffer
+	to     io.Writer
+	width  int // of a line; 0: nothing is cut
+	text   bytes.Buffer
+	narrow map[int][]int // of each column of the table that begins there, its Narrow
 }
 
-// tableOn returns a writer of tables: nothing is cut where no person looks, nor with --wide.
+// tableOn returns a writer of tables: nothing is cut where no person looks, nor with -o wide.
 func (p *program) tableOn(stream io.Writer) *tableWriter {
 	w := &tableWriter{to: stream}
 	if f, ok := stream.(*os.File); ok && !p.wide {
@@ -176,79 +193,203 @@ func (t *tableWriter) Write(b []byte) (int, error) { return t.text.Write(b) }
 
 // Flush writes what was written so far.
 func (t *tableWriter) Flush() error {
-	var aligned bytes.Buffer
-	w := tabwriter.NewWriter(&aligned, 0, 0, columnGap, ' ', 0)
-	var table [][]string
+	var out strings.Builder
+	var now table
 	end := func() {
-		if t.width > 0 && len(table) > 0 {
-			fit(table, t.width)
-		}
-		for _, row := range table {
-			fmt.Fprintln(w, strings.Join(row, "\t"))
-		}
-		table = nil
+		now.write(&out, t.width)
+		now = table{}
 	}
+	at := 0
 	for line := range strings.Lines(t.text.String()) {
+		narrow := t.narrow[at]
+		at += len(line)
 		cells := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		if len(cells) > 1 {
-			table = append(table, cells)
+		if narrow != nil {
+			end()
+			now.narrow = narrow
+		}
+		if len(cells) > 1 || len(now.rows) > 0 && strings.HasPrefix(line, noteIndent) {
+			now.rows = append(now.rows, cells)
 			continue
 		}
 		end() // at the first line that has no cells
-		fmt.Fprint(w, line)
+		out.WriteString(line)
 	}
 	end()
 	t.text.Reset()
-	_ = w.Flush()
-	_, err := t.to.Write(aligned.Bytes())
+	clear(t.narrow)
+	_, err := io.WriteString(t.to, out.String())
 	return err
 }
 
 const (
-	columnGap = 2
-	minColumn = 10 // what is left of a column that is cut, or its heading
-	maxOnRow  = 300
+	columnGap  = 2
+	noteIndent = "    "
+	minColumn  = 10 // what is left of a column that is cut, or its heading
+	fairColumn = 24 // what is left before other columns go: a time is whole
+	maxQueue   = 40 // the longest name of a queue that is never cut
+	minRoom    = 20 // of text that wraps
+	maxOnRow   = 300
 )
 
-// fit cuts the cells of a table, whose first row has its headings, to a width: those of the widest
-// column first, and no ids, which other commands need whole.
-func fit(table [][]string, width int) {
-	var widths, lowest []int
-	total := -columnGap
-	for i, row := range table {
+// table is one of tableWriter's; its first row has the headings, and a row of one cell is a line by itself.
+type table struct {
+	rows   [][]string
+	narrow []int
+}
+
+func (t *table) write(out *strings.Builder, width int) {
+	var left []string
+	if width > 0 {
+		left = t.fit(width)
+	}
+	widths, _, _ := t.measure()
+	for _, row := range t.rows {
+		for c, text := range row {
+			out.WriteString(text)
+			if c < len(row)-1 {
+				out.WriteString(strings.Repeat(" ", widths[c]+columnGap-utf8.RuneCountInString(text)))
+			}
+		}
+		out.WriteByte('\n')
+	}
+	if len(left) > 0 {
+		for _, line := range wrapped("Left out: "+strings.Join(left, ", ")+"; -o wide shows all.", width) {
+			fmt.Fprintln(out, line)
+		}
+	}
+}
+
+// measure returns how wide each column is, how narrow it may be while others can go, and at worst: ids and names of
+// queues, which other commands need whole, stay.
+func (t *table) measure() (widths, fair, worst []int) {
+	for i, row := range t.rows {
+		if len(row) == 1 {
+			continue
+		}
 		for c, text := range row {
 			if c == len(widths) {
-				widths, lowest = append(widths, 0), append(lowest, minColumn)
+				widths, fair, worst = append(widths, 0), append(fair, fairColumn), append(worst, minColumn)
 			}
 			n := utf8.RuneCountInString(text)
-			if widths[c] = max(widths[c], n); i == 0 || anID.MatchString(text) {
-				lowest[c] = max(lowest[c], n)
+			widths[c] = max(widths[c], n)
+			if i == 0 || anID.MatchString(text) {
+				worst[c] = max(worst[c], n)
 			}
 		}
 	}
 	for c := range widths {
-		total += widths[c] + columnGap
-		if len(table[0]) > c && table[0][c] == "ID" {
-			lowest[c] = widths[c]
+		if head := t.rows[0]; len(head) > c && head[c] == "ID" {
+			worst[c] = widths[c]
+		} else if len(head) > c && head[c] == "QUEUE" {
+			worst[c] = maxQueue
 		}
+		worst[c] = min(widths[c], worst[c])
+		fair[c] = max(worst[c], min(widths[c], fair[c]))
 	}
-	for ; total > width; total-- {
-		widest := -1
-		for c := range widths {
-			if widths[c] > lowest[c] && (widest < 0 || widths[c] >= widths[widest]) {
-				widest = c
+	return widths, fair, worst
+}
+
+func lineOf(widths []int) int {
+	total := -columnGap
+	for _, n := range widths {
+		total += n + columnGap
+	}
+	return total
+}
+
+// fit makes the table as wide as a line at most: columns of long text go below their rows, others go in the order of
+// Column.Narrow, and then the widest are cut. It returns the headings of those that are gone.
+func (t *table) fit(width int) (left []string) {
+	widths, fair, worst := t.measure()
+	for lineOf(fair) > width && len(t.narrow) > 0 && slices.Max(t.narrow) > 0 {
+		c := slices.Index(t.narrow, slices.Max(t.narrow))
+		if head := t.rows[0][c]; t.narrow[c] != inspect.Below {
+			left = append(left, head)
+		}
+		t.remove(c)
+		widths, fair, worst = t.measure()
+	}
+	total := lineOf(widths)
+	for _, lowest := range [][]int{fair, worst} {
+		for total > width {
+			widest := -1
+			for c := range widths {
+				if widths[c] > lowest[c] && (widest < 0 || widths[c] >= widths[widest]) {
+					widest = c
+				}
 			}
+			if widest < 0 {
+				break
+			}
+			widths[widest]--
+			total--
 		}
-		if widest < 0 {
-			break
-		}
-		widths[widest]--
 	}
-	for _, row := range table {
+	for _, row := range t.rows {
+		if len(row) == 1 {
+			row[0] = cut(row[0], width)
+			continue
+		}
 		for c := range row {
 			row[c] = cut(row[c], widths[c])
 		}
 	}
+	return left
+}
+
+// remove takes a column away, or moves it below its rows.
+func (t *table) remove(column int) {
+	var all [][]string
+	below, head := t.narrow[column] == inspect.Below, strings.ToLower(t.rows[0][column])
+	for i, row := range t.rows {
+		if len(row) <= column || len(row) == 1 {
+			all = append(all, row)
+			continue
+		}
+		text := row[column]
+		all = append(all, slices.Delete(row, column, column+1))
+		if below && i > 0 && text != "" && text != "-" {
+			all = append(all, []string{noteIndent + head + ": " + text})
+		}
+	}
+	t.rows, t.narrow = all, slices.Delete(t.narrow, column, column+1)
+}
+
+// room is how many characters of a line are left for text that wraps; 0: any number.
+func room(w io.Writer, taken int) int {
+	if t, ok := w.(*tableWriter); ok && t.width > 0 {
+		return max(minRoom, t.width-taken)
+	}
+	return 0
+}
+
+// wrapped returns a foreign text in lines of so many characters at most; 0: as they are. Lines keep their indentation.
+func wrapped(text string, width int) (all []string) {
+	for line := range strings.Lines(text) {
+		line = plain(strings.ReplaceAll(strings.TrimRight(line, "\r\n"), "\t", noteIndent))
+		first := len(line) - len(strings.TrimLeft(line, " "))
+		if width > 0 {
+			first = min(first, width/2)
+			line = line[:first] + strings.TrimLeft(line, " ")
+		}
+		for r := []rune(line); ; r = []rune(line) {
+			if width <= 0 || len(r) <= width {
+				all = append(all, line)
+				break
+			}
+			at := width
+			for at > first && r[at] != ' ' {
+				at--
+			}
+			if at <= first {
+				at = width
+			}
+			all = append(all, strings.TrimRight(string(r[:at]), " "))
+			line = line[:first] + strings.TrimLeft(string(r[at:]), " ")
+		}
+	}
+	return all
 }
 
 func cut(s string, maximum int) string {
@@ -300,14 +441,17 @@ var bare = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_/-]*$`)
 
 // plain makes foreign text safe for a terminal: no control or invisible
 // characters, which could move the cursor, hide text or run commands.
-func plain(s string) string { return strings.ReplaceAll(plainLines(s), "\n", "\uFFFD") }
+func plain(s string) string { return plainLines(blanks.Replace(s)) }
+
+// blanks are shown on one line as what they mean.
+var blanks = strings.NewReplacer("\r\n", " ⏎ ", "\n", " ⏎ ", "\t", " ")
 
 // cell is a text in a table, which tableWriter cuts where it does not fit.
 func cell(s string) string {
 	if s == "" {
 		return "-"
 	}
-	return cut(plain(s), maxOnRow)
+	return cut(plain(strings.TrimRight(s, "\r\n")), maxOnRow)
 }
 
 // lines writes a text of several lines, each of them plain.

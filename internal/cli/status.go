@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -104,26 +103,33 @@ func replicas(w io.Writer, all []inspect.Replica, now time.Time) {
 	fmt.Fprintln(w)
 }
 
+// elsewhere reports whether messages of a queue wait in RabbitMQ.
+func elsewhere(q inspect.Queue) bool { return q.Way != "" && q.Way != "disk" && q.Way != "redis" }
+
 func failing(w io.Writer, st inspect.Overview, now time.Time) {
-	fmt.Fprintln(w, "\nQUEUE\tPOLICY\tWAIT\tWAITING\tNEXT DUE\tITS "+
-		"FAILURE\tPARKED\tFAILED/MIN\tRETRIED/MIN\tPARKED/MIN")
-	elsewhere := false
-	for _, q := range st.Queues {
-		failed := "-"
-		if q.Oldest != nil {
-			failed = policy.FormatDuration(now.Sub(*q.Oldest).Round(time.Second)) + " ago" // the one due next
-		}
-		waiting := strconv.FormatInt(q.Waiting, 10)
-		if q.Way != "" && q.Way != "disk" && q.Way != "redis" {
-			elsewhere, waiting = true, waiting+" + RabbitMQ's"
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\n", cell(q.Name), cell(q.Policy), cell(q.Way), waiting,
-			untilText(q.NextDue, now), failed, q.Parked, q.Failed, q.Retried, q.ParkedIn)
-	}
+	fmt.Fprintln(w)
+	rows(w, []column[inspect.Queue]{
+		{Head: "Queue", Field: "Name"}, {Field: "Policy", Narrow: 3}, {Head: "Wait", Field: "Way", Narrow: 4},
+		{Head: "Waiting", Value: func(q inspect.Queue) any {
+			if elsewhere(q) {
+				return count(q.Waiting) + " + RabbitMQ's"
+			}
+			return q.Waiting
+		}},
+		{Head: "Next due", Value: func(q inspect.Queue) any { return inspect.Ahead{Time: q.NextDue} }},
+		{Head: "Its failure", Narrow: 5, Value: func(q inspect.Queue) any {
+			if q.Oldest == nil {
+				return ""
+			}
+			return policy.FormatDuration(now.Sub(*q.Oldest).Round(time.Second)) + " ago" // the one due next
+		}},
+		{Field: "Parked"}, {Head: "Failed/min", Field: "Failed", Narrow: 2},
+		{Head: "Retried/min", Field: "Retried", Narrow: 6}, {Head: "Parked/min", Field: "ParkedIn", Narrow: 7},
+	}, st.Queues, now)
 	if st.MoreQueues > 0 {
 		fmt.Fprintf(w, "\nand %d more: redrive queues\n", st.MoreQueues)
 	}
-	if elsewhere {
+	if slices.ContainsFunc(st.Queues, elsewhere) {
 		fmt.Fprintln(w, "\nMessages that wait in RabbitMQ are not counted here; its queues redrive.delay.* and "+
 			"redrive.lane.* show them, but with delayed-exchange.")
 	}

@@ -28,6 +28,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/doctor"
 	"github.com/redrive-mq/redrive/internal/hint"
@@ -262,7 +263,7 @@ func TestCellsKeepWhatIsHarmless(t *testing.T) {
 		"orders":                        "orders",
 		"":                              "-",
 		"заказы 注文 é":                   "заказы 注文 é",
-		"a\tb\nc":                       "a�b�c",
+		"a\tb\r\nc\n":                   "a b ⏎ c",
 		"\x1b[31mred":                   "�[31mred",
 		"\xff":                          "�",
 		strings.Repeat("注", maxOnRow+1): strings.Repeat("注", maxOnRow-1) + "…",
@@ -350,9 +351,86 @@ func TestATableFitsTheTerminal(t *testing.T) {
 	if out := fitted(60, "OUTCOME\tNEW\n"+strings.Repeat("done ", 20)+"\t"+oneID+"\n"); !strings.Contains(out, oneID) || !strings.Contains(out, "…") {
 		t.Error(out)
 	}
-	// Too narrow for ids and headings: they stay.
-	if out := fitted(20, wideTable); !strings.Contains(out, oneID) || !strings.Contains(out, "shop.ware…") {
+	// Too narrow for ids, names of ordinary length and headings: they stay.
+	if out := fitted(20, wideTable); !strings.Contains(out, oneID) || !strings.Contains(out, longName[:maxQueue-1]+"…") {
 		t.Error(out)
+	}
+}
+
+// At 80 columns no line is longer, ids and names of queues are whole, long text is below its row, and what is left
+// out is said.
+func TestTablesAreReadableAt80Columns(t *testing.T) {
+	now := time.Now()
+	due := now.Add(time.Hour)
+	why := strings.Repeat("the card was declined ", 6)
+	queue := inspect.Queue{Name: "shop.warehouse.orders", Policy: "warehouse", Way: "disk", Waiting: 12, Parked: 1204, NextDue: &due, Oldest: &now}
+	for name, c := range map[string]struct {
+		draw  func(io.Writer)
+		wants []string
+	}{
+		"messages": {func(w io.Writer) {
+			rows(w, inspect.MessageColumns, []inspect.Message{{ID: oneID, Queue: queue.Name, State: "waiting", Attempt: 3, Due: &due, Reason: "rejected", Size: 1204, Error: why}}, now)
+		}, []string{"^ID +QUEUE +STATE +DUE$", "^" + oneID + " +" + queue.Name + " +waiting +in 1h$", "^    why: the card was declined .*…$",
+			"^Left out: SIZE, REASON, ATTEMPT; -o wide shows all.$"}},
+		"status": {func(w io.Writer) { status(w, inspect.Overview{Since: now, Queues: []inspect.Queue{queue}}, now) },
+			[]string{"^QUEUE +POLICY +WAIT +WAITING +NEXT DUE +PARKED +FAILED/MIN$", "^Left out: PARKED/MIN, RETRIED/MIN, ITS FAILURE; "}},
+		"queues": {func(w io.Writer) { rows(w, queueColumns(now), []inspect.Queue{queue}, now) },
+			[]string{"^QUEUE +CONSUMERS +READY +WAITING +PARKED +NEXT DUE +POLICY$", "^    retries: yes$"}},
+		"groups": {func(w io.Writer) {
+			rows(w, inspect.GroupColumns, []inspect.Group{{ID: "5a1f0c2b9e3d4a76", Queue: queue.Name, Error: why, First: now, Last: now, Note: "ticket 4711"}}, now)
+		}, []string{"^5a1f0c2b9e3d4a76 +" + queue.Name, "^    what: the card", "^    note: ticket 4711$"}},
+		"ledger": {func(w io.Writer) {
+			rows(w, inspect.LedgerColumns, []inspect.LedgerLine{{Queue: queue.Name, In: 1e6}}, now)
+		}, []string{"^QUEUE +IN .*UNACCOUNTED$"}},
+		"operations": {func(w io.Writer) {
+			rows(w, operations.Columns, []operations.Operation{{Plan: operations.Plan{ID: oneID, Query: why}, State: "finished"}}, now)
+		}, []string{"^" + oneID, "^    query: the card"}},
+		"audit": {func(w io.Writer) {
+			rows(w, auditColumns, []audit.Entry{{At: now, Who: "dana", Did: "operation.start", On: why}}, now)
+		}, []string{"^AT +WHO .*OUTCOME", "^    on: the card"}},
+		"failures": {func(w io.Writer) {
+			detail(w, inspect.Detail{Message: inspect.Message{ID: oneID, Queue: queue.Name, Error: why}, Timeline: []inspect.Step{
+				{Attempt: 1, Reason: "rejected", Error: why, Delay: "10s", Ended: &now, Ending: "retried", Why: why}}}, now)
+		}, []string{"^Error +the card was declined [a-z ]+$", "^ {14}the card was", "^    ended: retried ", " WHY$", "^    the card was", "^    was declined"}},
+	} {
+		var b strings.Builder
+		w := &tableWriter{to: &b, width: 80}
+		c.draw(w)
+		must(t, w.Flush())
+		for line := range strings.Lines(b.String()) {
+			if n := utf8.RuneCountInString(strings.TrimRight(line, " \n")); n > 80 {
+				t.Errorf("%s: a line has %d characters: %s", name, n, line)
+			}
+		}
+		for _, want := range append(c.wants, "(?s)"+queue.Name+"|"+oneID+"|dana") {
+			if !regexp.MustCompile("(?m)" + want).MatchString(b.String()) {
+				t.Errorf("%s: %q is not in\n%s", name, want, b.String())
+			}
+		}
+		if whole := text(c.draw); strings.Contains(whole, "Left out") || strings.Contains(whole, "…") {
+			t.Errorf("%s: without a terminal it is cut:\n%s", name, whole)
+		}
+	}
+}
+
+// A message's page shows a stack trace as it was written, and a list in one line.
+func TestAStackTraceKeepsItsLines(t *testing.T) {
+	trace := "java.lang.IllegalStateException: no stock\r\n\tat shop.Orders.take(Orders.java:17)\n\n\tat shop.Main\x1b[2J\n"
+	m := inspect.Message{ID: oneID, Error: trace}
+	shown := text(func(w io.Writer) {
+		detail(w, inspect.Detail{Message: m, Timeline: []inspect.Step{{Attempt: 1, Error: trace}}}, time.Now())
+	})
+	for _, indent := range []string{"Error         ", "    "} {
+		blank := strings.Repeat(" ", len(indent))
+		want := "\n" + indent + "java.lang.IllegalStateException: no stock\n" + blank + "    at shop.Orders.take(Orders.java:17)\n" +
+			blank + "\n" + blank + "    at shop.Main\ufffd[2J\n"
+		if !strings.Contains(shown, want) {
+			t.Errorf("%q is not in\n%s", want, shown)
+		}
+	}
+	listed := text(func(w io.Writer) { rows(w, inspect.MessageColumns, []inspect.Message{m}, time.Now()) })
+	if !strings.Contains(listed, ": no stock ⏎  at shop.Orders.take(Orders.java:17) ⏎  ⏎  at shop.Main\ufffd[2J\n") {
+		t.Error(listed)
 	}
 }
 

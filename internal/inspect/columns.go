@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"regexp"
 	"strings"
@@ -14,7 +15,12 @@ type Column[T any] struct {
 	Field string
 	Value func(T) any
 	Help  string // on the page: what the heading means
+	// Narrow says what happens where a terminal is too narrow: 0 stays, of the others the highest goes first.
+	Narrow int
 }
+
+// Below is the Narrow of a column with long text: it goes first, to a line of its own below the row.
+const Below = math.MaxInt
 
 // Ahead is shown as the time until then; "now" once it has passed.
 type Ahead struct{ *time.Time }

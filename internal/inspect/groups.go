@@ -35,10 +35,12 @@ type Group struct {
 
 // GroupColumns show groups on the command line.
 var GroupColumns = []Column[Group]{
-	{Field: "ID"}, {Field: "Queue"}, {Field: "Waiting"}, {Field: "Parked"}, {Field: "First"}, {Field: "Last"},
-	{Head: "Last 24 h", Field: "Hours"},
-	{Head: "What", Value: func(g Group) any { return cmp.Or(g.Error, strings.TrimSuffix(g.Reason+" "+g.Type, " ")) }},
-	{Field: "Note"},
+	{Field: "ID"}, {Field: "Queue"}, {Field: "Waiting"}, {Field: "Parked"}, {Field: "First", Narrow: 3},
+	{Field: "Last", Narrow: 1}, {Head: "Last 24 h", Field: "Hours", Narrow: 2},
+	{Head: "What", Narrow: Below, Value: func(g Group) any {
+		return cmp.Or(g.Error, strings.TrimSuffix(g.Reason+" "+g.Type, " "))
+	}},
+	{Field: "Note", Narrow: Below},
 }
 
 // GroupPage is a page of groups.

@@ -30,11 +30,11 @@ type LedgerLine struct {
 
 // LedgerColumns show the lines of the ledger, on the page and on the command line.
 var LedgerColumns = []Column[LedgerLine]{
-	{Field: "Queue"}, {Field: "In"}, {Field: "Retried"}, {Field: "Forwarded"}, {Field: "Waiting"}, {Field: "Parked"},
-	{Field: "Discarded"}, {Field: "Forgotten"},
-	{Field: "Expired", Help: "Of those discarded or forgotten: their retention was over"},
-	{Head: "In RabbitMQ", Field: "Delayed", Help: "Delayed: they wait, or waited, in RabbitMQ"},
-	{Field: "Dropped", Help: "Their policy discards them at once"}, {Field: "Moved"},
+	{Field: "Queue"}, {Field: "In"}, {Field: "Retried"}, {Field: "Forwarded", Narrow: 3}, {Field: "Waiting"},
+	{Field: "Parked"}, {Field: "Discarded", Narrow: 1}, {Field: "Forgotten", Narrow: 5},
+	{Field: "Expired", Narrow: 6, Help: "Of those discarded or forgotten: their retention was over"},
+	{Head: "In RabbitMQ", Field: "Delayed", Narrow: 2, Help: "Delayed: they wait, or waited, in RabbitMQ"},
+	{Field: "Dropped", Narrow: 4, Help: "Their policy discards them at once"}, {Field: "Moved", Narrow: 7},
 	{Head: "Unaccounted", Field: "Off", Help: "Messages that came in and are in no other column; negative: too many"},
 }
 

@@ -76,15 +76,15 @@ type Message struct {
 
 // MessageColumns show messages on the command line.
 var MessageColumns = []Column[Message]{
-	{Field: "ID"}, {Field: "Queue"}, {Field: "State"}, {Field: "Attempt"},
-	{Head: "Due", Value: func(m Message) any {
+	{Field: "ID"}, {Field: "Queue"}, {Field: "State"}, {Field: "Attempt", Narrow: 2},
+	{Head: "Due", Narrow: 1, Value: func(m Message) any {
 		if m.Paused {
 			return "paused"
 		}
 		return Ahead{m.Due}
 	}},
-	{Field: "Reason"}, {Field: "Size"},
-	{Head: "Why", Value: func(m Message) any {
+	{Field: "Reason", Narrow: 3}, {Field: "Size", Narrow: 4},
+	{Head: "Why", Narrow: Below, Value: func(m Message) any {
 		if m.Error == "" {
 			return m.ParkedFor
 		}

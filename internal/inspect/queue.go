@@ -64,7 +64,7 @@ type AtBroker struct {
 }
 
 // BrokerColumns show what RabbitMQ says of a queue, on the page and on the command line.
-var BrokerColumns = []Column[AtBroker]{{Field: "Consumers"}, {Field: "Ready"}, {Field: "Unacked"}}
+var BrokerColumns = []Column[AtBroker]{{Field: "Consumers"}, {Field: "Ready"}, {Field: "Unacked", Narrow: 3}}
 
 // QueueCounts show what the service counts of a queue, likewise.
 var QueueCounts = []Column[Queue]{{Field: "Waiting"}, {Field: "Parked"}}

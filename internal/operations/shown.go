@@ -156,8 +156,9 @@ type AgainError struct {
 // Columns show operations on the command line.
 var Columns = []inspect.Column[Operation]{
 	{Field: "ID"}, {Head: "What", Field: "Verb"}, {Field: "State"}, {Field: "Done"}, {Head: "Of", Field: "Count"},
-	{Head: "Skipped", Field: "SkippedN"}, {Field: "Failed"}, {Field: "Started"}, {Head: "By", Field: "StartedBy"},
-	{Field: "From"}, {Field: "Query"}, {Field: "Why"},
+	{Head: "Skipped", Field: "SkippedN", Narrow: 3}, {Field: "Failed"}, {Field: "Started", Narrow: 1},
+	{Head: "By", Field: "StartedBy", Narrow: 2}, {Field: "From", Narrow: inspect.Below},
+	{Field: "Query", Narrow: inspect.Below}, {Field: "Why", Narrow: inspect.Below},
 }
 
 // Order is a person's request to a running operation.
