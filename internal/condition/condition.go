@@ -31,6 +31,7 @@ const (
 	Breaker          Kind = "breaker"
 	NoConsumer       Kind = "no_consumer"
 	Followed         Kind = "followed"
+	Standing         Kind = "standing"
 	DeliveryLimit    Kind = "delivery_limit"
 	ForeignConsumers Kind = "foreign_consumers"
 	ForeignPolicies  Kind = "foreign_policies"
@@ -73,6 +74,7 @@ var Kinds = map[Kind]Row{
 	NoConsumer:  {Says: "consumers of queue ", OfQueue: true, Ready: true, Event: "no_consumer"},
 	Followed: {Says: "followed queue ", OfQueue: true, Ready: true, Event: "follow_stopped",
 		After: disconnectedFor},
+	Standing:         {Says: "standing queue ", OfQueue: true, Ready: true, Event: "queue_standing"},
 	DeliveryLimit:    {Says: "delivery limit", Ready: true},
 	ForeignConsumers: {Says: "another service", Ready: true},
 	ForeignPolicies:  {Says: "policies of others", Ready: true},
@@ -149,7 +151,8 @@ func NewSet(changed func(ready, intakeStopped bool)) *Set {
 	return &Set{changed: changed, holds: map[key]Condition{}, until: map[key]time.Time{}}
 }
 
-// Put adds or changes a condition, or removes it if c has no text. A condition that is there already keeps its Since.
+// Put adds or changes a condition, or removes it if c has no text. A condition that is there already keeps its Since; a
+// new one without Since begins now.
 // Put reports whether the text has changed.
 func (s *Set) Put(c Condition) (changed bool) { return s.put(c, time.Time{}) }
 
@@ -162,8 +165,10 @@ func (s *Set) put(c Condition, until time.Time) (changed bool) {
 	s.expire()
 	k := c.key()
 	was, holds := s.holds[k]
-	if c.Since = time.Now(); holds {
+	if holds {
 		c.Since = was.Since
+	} else if c.Since.IsZero() {
+		c.Since = time.Now()
 	}
 	c.NotReady = !Kinds[c.Kind].Ready
 	if s.holds[k] = c; c.Text == "" {

@@ -41,6 +41,7 @@ const (
 	FollowStopped  Kind = "follow_stopped"
 	BreakerOpen    Kind = "breaker_open"
 	NoConsumer     Kind = "no_consumer"
+	QueueStanding  Kind = "queue_standing"
 	IntakeStopped  Kind = "intake_stopped"
 	BrokerBlocked  Kind = "broker_blocked"
 	OldestWaiting  Kind = "oldest_waiting"
@@ -67,6 +68,7 @@ var Kinds = []Meaning{
 	{FollowStopped, Warning, "a dead-letter queue is not followed: its messages stay in it", "it is followed again"},
 	{BreakerOpen, Critical, "the circuit breaker is open", "the circuit breaker is closed again"},
 	{NoConsumer, Critical, "the queue has no consumers", "messages no longer wait for a consumer"},
+	{QueueStanding, Warning, "messages stand in the queue", "messages no longer stand in the queue"},
 	{IntakeStopped, Critical, "failed messages stay in RabbitMQ: the intake has stopped", "the intake goes on"},
 	{BrokerBlocked, Critical, "an alarm of RabbitMQ's blocks publishing", "RabbitMQ's alarm is over"},
 	{OldestWaiting, Warning, "messages wait too long", "messages no longer wait too long"},

@@ -71,6 +71,7 @@ type vhost struct {
 	names                                              *retry.ReportedNames
 	deadLetters                                        *deadLetters
 	followers                                          *followers
+	queueWatch                                         *queueWatch
 	scheduler                                          *retry.Scheduler
 	wake                                               retry.Wakeup // of scheduler
 	inForce                                            *retry.InForce
@@ -221,6 +222,7 @@ func (s *vhost) open(address string) error {
 	s.scheduler = retry.NewScheduler(s.store, s.sender, s.consumerThrottle, s.wake, s.events, s.Log, s.laneChanged)
 	s.deadLetters = newDeadLetters(s)
 	s.followers = newFollowers(s.deadLetters)
+	s.queueWatch = newQueueWatch(s)
 	s.openConsole()
 	return s.loadBreakers(context.Background())
 }
@@ -417,7 +419,7 @@ func (s *vhost) run(ctx context.Context) error {
 	}
 	workers.Go(func() { s.scheduler.Run(ctx, grace) })
 	for _, run := range []func(context.Context){s.consumerThrottle.run, s.consent.Run, s.watchLimit, s.watchForeign,
-		s.inspect.Run, s.operations.Run, s.deadLetters.run, s.followers.run} {
+		s.inspect.Run, s.operations.Run, s.deadLetters.run, s.followers.run, s.queueWatch.run} {
 		workers.Go(func() { run(ctx) })
 	}
 	var failures [3]error

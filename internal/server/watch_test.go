@@ -1,0 +1,241 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/condition"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
+	"github.com/redrive-mq/redrive/testenv/memstore"
+)
+
+// listed are the queues of a RabbitMQ, by name; nil: it does not answer.
+type listed map[string]management.QueueState
+
+// queueState is a queue that is enrolled, or dead-letters nowhere.
+func queueState(name string, enrolled bool, consumers, ready int) (q management.QueueState) {
+	q.Name, q.Type, q.Consumers, q.Ready = name, "quorum", consumers, ready
+	if enrolled {
+		q.Arguments = map[string]any{"x-dead-letter-exchange": "redrive"}
+	}
+	return q
+}
+
+// watchedFrom is a queueWatch of queues. The dead-letter queues among them end with .dlq.
+func watchedFrom(s store.SideTable, queues *listed) (*queueWatch, *condition.Set) {
+	h, _ := readyConditions()
+	return &queueWatch{conditions: h, store: s, log: quiet().Log, queues: map[string]*seenQueue{},
+		list: func(context.Context) (all []management.QueueState, err error) {
+			if *queues == nil {
+				return nil, errors.New("RabbitMQ is away")
+			}
+			for _, q := range *queues {
+				all = append(all, q)
+			}
+			return all, nil
+		},
+		keeps: func(context.Context) (func(string) bool, error) {
+			return func(queue string) bool { return strings.HasSuffix(queue, ".dlq") }, nil
+		}}, h
+}
+
+// standing runs w for d, and returns the conditions then. The next run continues as a restarted service does not.
+func standing(t *testing.T, w *queueWatch, h *condition.Set, d time.Duration) string {
+	t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(watchEvery) {
+		w.look(t.Context())
+	}
+	var all []string
+	for _, c := range h.List() {
+		all = append(all, fmt.Sprintf("%s for %s", c, time.Since(c.Since)))
+	}
+	return strings.Join(all, "; ")
+}
+
+const stands, since = "standing queue ", "no consumer for more than 15m, and messages are ready "
+
+// A queue that messages stay in is reported once nothing has taken any for 15 minutes, and until something does.
+func TestAQueueWithoutConsumersStands(t *testing.T) {
+	const orders = stands + "orders: " + since + "(1,200)"
+	type step struct {
+		consumers, ready int
+		lasts            time.Duration
+		want             string
+	}
+	for name, c := range map[string]struct {
+		queue    string
+		enrolled bool
+		steps    []step
+	}{
+		"an enrolled queue": {"orders", true, []step{
+			{0, 1200, 15 * time.Minute, ""}, {0, 1200, time.Minute, orders + " for 16m0s"},
+			{0, 1200, time.Hour, orders + " for 1h16m0s"}, {1, 1200, time.Minute, ""},
+			{0, 1200, 15 * time.Minute, ""}, {0, 1200, time.Minute, orders + " for 16m0s"}, {0, 0, time.Minute, ""}}},
+		"the old queue of a migration": {"orders", false, []step{
+			{2, 1200, time.Minute, ""}, {0, 1200, 15 * time.Minute, ""},
+			{0, 1200, time.Minute, orders + " for 16m0s"}, {1, 0, time.Minute, ""}}},
+		"rolling restarts": {"orders", true, []step{
+			{2, 1200, time.Hour, ""}, {0, 1200, time.Minute, ""}, {2, 900, 10 * time.Minute, ""},
+			{0, 1200, 14 * time.Minute, ""}, {1, 1200, watchEvery, ""}, {0, 1200, 14 * time.Minute, ""}}},
+		"an empty queue":                       {"orders", true, []step{{0, 0, time.Hour, ""}}},
+		"a queue that never had consumers":     {"archive", false, []step{{0, 3, time.Hour, ""}}},
+		"a dead-letter queue that was adopted": {"orders.dlq", false, []step{{1, 3, time.Minute, ""}, {0, 3, time.Hour, ""}}},
+		"a queue of Redrive's":                 {"redrive.intake", true, []step{{1, 3, time.Minute, ""}, {0, 3, time.Hour, ""}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				queues := listed{}
+				w, h := watchedFrom(memstore.New(), &queues)
+				for i, s := range c.steps {
+					queues[c.queue] = queueState(c.queue, c.enrolled, s.consumers, s.ready)
+					expect.Equal(t, standing(t, w, h, s.lasts), s.want, "after step %d", i)
+				}
+			})
+		})
+	}
+}
+
+// What is read with basic.get has no consumers, and a stream keeps what was read.
+func TestAQueueThatIsReadDoesNotStand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		polled, stream := queueState("polled", true, 0, 5), queueState("stream", true, 0, 5)
+		polled.Stats.Delivered.Average, stream.Type = 1./60, "stream"
+		queues := listed{"polled": polled, "stream": stream}
+		w, h := watchedFrom(memstore.New(), &queues)
+		expect.Equal(t, standing(t, w, h, time.Hour), "", "the conditions")
+	})
+}
+
+// Consumers may have been there while RabbitMQ did not answer. What stands already still does.
+func TestWhatWasNotSeenDoesNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		queues := listed{"new": queueState("new", true, 0, 1)}
+		w, h := watchedFrom(memstore.New(), &queues)
+		standing(t, w, h, 10*time.Minute)
+		was := queues
+		queues = nil
+		standing(t, w, h, 6*time.Minute)
+		queues = was
+		expect.Equal(t, standing(t, w, h, 15*time.Minute), "", "the conditions after RabbitMQ was away")
+		const new = stands + "new: " + since + "(1) for "
+		expect.Equal(t, standing(t, w, h, time.Minute), new+"16m0s", "the conditions after 15 minutes")
+		queues = nil
+		expect.Equal(t, standing(t, w, h, time.Hour), new+"1h16m0s", "the conditions without RabbitMQ")
+		queues = was
+		expect.Equal(t, standing(t, w, h, time.Minute), new+"1h17m0s", "the conditions with it")
+	})
+}
+
+// A restarted service knows at once which queues stand, though it has not seen their consumers.
+func TestAStandingQueueOutlivesARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		queues := listed{"old": queueState("old", false, 1, 1), "gone": queueState("gone", true, 0, 1)}
+		w, h := watchedFrom(s, &queues)
+		standing(t, w, h, time.Minute)
+		queues["old"] = queueState("old", false, 0, 1)
+		expect.Equal(t, strings.Count(standing(t, w, h, time.Hour), "; "), 1, "conditions before the restart")
+
+		was := queues
+		w, h = watchedFrom(s, &queues)
+		queues = nil
+		w.load(t.Context())
+		expect.Equal(t, len(h.List()), 2, "conditions after the restart")
+		delete(was, "gone")
+		queues = was
+		expect.Equal(t, standing(t, w, h, time.Minute),
+			stands+"old: "+since+"(1) for 1h1m0s", "the conditions")
+		queues["old"] = queueState("old", false, 1, 1)
+		expect.Equal(t, standing(t, w, h, time.Minute), "", "the conditions with a consumer")
+
+		w, h = watchedFrom(s, &queues)
+		w.load(t.Context())
+		expect.Equal(t, len(h.List()), 0, "conditions after the next restart")
+	})
+}
+
+// A queue that messages wait for is reported for its missing consumers, not twice.
+func TestAQueueThatMessagesWaitForDoesNotStandToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		queues := listed{"orders": queueState("orders", true, 0, 1)}
+		w, h := watchedFrom(memstore.New(), &queues)
+		h.Put(condition.Condition{Kind: condition.NoConsumer, Queue: "orders", Text: "none"})
+		expect.Equal(t, standing(t, w, h, time.Hour), "consumers of queue orders: none for 1h0m0s", "the conditions")
+		h.Put(condition.Condition{Kind: condition.NoConsumer, Queue: "orders"})
+		expect.Equal(t, standing(t, w, h, time.Minute),
+			stands+"orders: "+since+"(1) for 1h1m0s", "the conditions")
+	})
+}
+
+// RabbitMQ lists what the watch needs to know: of queues that are enrolled or not, of one that had consumers, of a
+// dead-letter queue, and of one that is read with basic.get.
+func TestTheQueuesThatStandInRabbitMQ(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
+		v.Queue("work", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "failed"})
+		queues := []string{"orders", "work", "failed", "old", "archive"}
+		for _, queue := range queues[2:] {
+			v.Queue(queue, nil)
+		}
+		c := testConfig(t)
+		c.Broker.URL, c.Broker.Management = v.URL(), v.Management
+		s := opened(t, c).vhosts[0]
+		connected(s.conditions)
+		w := s.queueWatch
+		// await looks as if an hour had passed since the last look.
+		await := func(what string, is func() bool) {
+			expect.Eventually(t, what, func() bool {
+				for _, q := range w.queues {
+					if !q.idle.IsZero() {
+						q.idle = q.idle.Add(-time.Hour)
+					}
+				}
+				w.look(t.Context())
+				return is()
+			})
+		}
+		stand := func(queues ...string) func() bool {
+			return func() bool {
+				var all []string
+				for _, c := range s.conditions.List() {
+					all = append(all, string(c.Kind)+" "+c.Queue)
+				}
+				return strings.Join(all, ", ") == strings.Join(queues, ", ")
+			}
+		}
+		var consumers []*amqp.Channel
+		for _, queue := range []string{"failed", "old"} {
+			ch := v.Own()
+			must(t, expect.ErrOf(ch.Consume(queue, "", false, false, false, false, nil)))
+			consumers = append(consumers, ch)
+		}
+		await("RabbitMQ lists the consumers", func() bool {
+			return w.queues["failed"] != nil && w.queues["failed"].consumed && w.queues["old"].consumed
+		})
+		for _, ch := range consumers {
+			must(t, ch.Close())
+		}
+		for _, queue := range queues {
+			v.PublishMany(queue, 1000, func(int) amqp.Publishing { return amqp.Publishing{DeliveryMode: 2} })
+		}
+		await("the enrolled queue and the one whose consumers went away stand", func() bool {
+			return stand("standing old", "standing orders")() && !w.queues["failed"].consumed
+		})
+		ch := v.Own()
+		await("a queue that is read with basic.get does not stand", func() bool {
+			_, _, err := ch.Get("old", true)
+			must(t, err)
+			return stand("standing orders")()
+		})
+	})
+}
