@@ -94,10 +94,14 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 	}
 	// Only messages that were found are logged: otherwise made-up ids would fill the log.
 	found := make([]string, len(refs))
+	var of []string
 	for i := range refs {
 		found[i] = act.IDs[at[i]]
+		if !slices.Contains(of, refs[i].Queue) {
+			of = append(of, refs[i].Queue)
+		}
 	}
-	end, err := a.Begin(by, string(act.Verb), strings.Join(found, " ")+to, int64(len(refs)), act.Reason)
+	end, err := a.Begin(by, string(act.Verb), strings.Join(of, ", ")+": "+strings.Join(found, " ")+to, int64(len(refs)), act.Reason)
 	if err != nil {
 		return Acted{}, err
 	}

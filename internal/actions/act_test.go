@@ -199,7 +199,7 @@ func TestNobodyFillsTheAuditLog(t *testing.T) {
 			t.Errorf("the audit log has %.300q", all)
 		}
 		must(t, errOf(d.Act(ctx, operator, actions.Act{Verb: actions.Discard, IDs: append(none, r.ID.String())})))
-		if all := d.audit.All(); len(all) != 1 || !strings.HasPrefix(all[0], "ann discard "+r.ID.String()+" 1: done") {
+		if all := d.audit.All(); len(all) != 1 || !strings.HasPrefix(all[0], "ann discard orders: "+r.ID.String()+" 1: done") {
 			t.Errorf("the audit log has %.300q", all)
 		}
 		long := `text:"` + strings.Repeat("x", 3900) + `"`

@@ -78,7 +78,7 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 	if err != nil || e.DryRun {
 		return edited, err
 	}
-	end, err := a.Begin(by, "edit", e.ID, 1, e.Reason)
+	end, err := a.Begin(by, "edit", l.Record.Queue+": "+e.ID, 1, e.Reason)
 	if err != nil {
 		return Edited{}, err
 	}

@@ -467,13 +467,19 @@ func ledger(w io.Writer, l inspect.Ledger, now time.Time) {
 func (p *program) audit() *cobra.Command {
 	var after string
 	var limit int
+	var f inspect.AuditFilter
 	c := p.withClient(&cobra.Command{
 		Use:   "audit",
 		Short: "Show the audit log: who did what, newest first",
 		Long: `Only administrators may. The store keeps the entries of 90 days, at most 64 MiB; the
 service also logs each action when it ends.`,
+		Example: `  redrive audit --on orders --since 2h
+  redrive audit --who ann --did 'operation.*' --until 2026-11-21T10:00Z`,
 	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
-		page, err := client.Audit(ctx, after, limit)
+		if limit < 1 {
+			return fmt.Errorf("--limit %d: expected at least 1: %w", limit, errUsage)
+		}
+		page, err := fetchAudit(ctx, client, f, after, limit)
 		if err != nil {
 			return err
 		}
@@ -485,8 +491,31 @@ service also logs each action when it ends.`,
 		return err
 	})
 	c.Flags().StringVar(&after, "after", "", "continue after the previous page")
-	c.Flags().IntVar(&limit, "limit", 100, "the most to show, up to 1000")
+	c.Flags().IntVar(&limit, "limit", 100, "the most to show")
+	c.Flags().StringVar(&f.Who, "who", "", "of this person or token: * is any text, ? one character")
+	c.Flags().StringVar(&f.Did, "did", "", "this action, such as pause or 'operation.*'")
+	c.Flags().StringVar(&f.On, "on", "", "on this queue, also where a query names it, or on this id")
+	c.Flags().StringVar(&f.Since, "since", "", "not before this time, or this long ago, such as 2h")
+	c.Flags().StringVar(&f.Until, "until", "", "before this time, or longer ago than this")
+	_ = c.RegisterFlagCompletionFunc("on", p.completeQueues)
 	return p.withOutput(c)
+}
+
+// fetchAudit returns the entries that a filter chooses, up to a limit.
+func fetchAudit(
+	ctx context.Context, client httpapi.Client, f inspect.AuditFilter, after string, limit int,
+) (all httpapi.AuditPage, err error) {
+	all.Entries = []audit.Entry{}
+	for all.After = after; ; {
+		page, err := client.Audit(ctx, f, all.After, min(limit-len(all.Entries), maxOnAPage))
+		if err != nil {
+			return all, err
+		}
+		all.Entries, all.After = append(all.Entries, page.Entries...), page.After
+		if page.After == "" || len(all.Entries) >= limit {
+			return all, nil
+		}
+	}
 }
 
 var auditColumns = []column[audit.Entry]{

@@ -433,9 +433,10 @@ func (c Client) Outcomes(ctx context.Context, id, after string, limit int) (o op
 	return o, c.call(ctx, http.MethodGet, v1+"/operations"+escaped(id)+"/outcomes", page(after, limit), nil, &o)
 }
 
-// Audit is one page of the audit log, newest first.
-func (c Client) Audit(ctx context.Context, after string, limit int) (a AuditPage, err error) {
-	return a, c.call(ctx, http.MethodGet, v1+"/audit", page(after, limit), nil, &a)
+// Audit is one page of the audit log, newest first. It may be short, even empty, and not be the last.
+func (c Client) Audit(ctx context.Context, f inspect.AuditFilter, after string, limit int) (a AuditPage, err error) {
+	q := page(after, limit, "who", f.Who, "on", f.On, "did", f.Did, "since", f.Since, "until", f.Until)
+	return a, c.call(ctx, http.MethodGet, v1+"/audit", q, nil, &a)
 }
 
 // Me is who the service takes the caller for.

@@ -114,9 +114,9 @@ func TestTheClientDoesAllOfIt(t *testing.T) {
 	check("operation", op.State == "paused", err, op)
 	outcomes, err := c.Outcomes(ctx, plan.ID, "", 10)
 	check("outcomes", len(outcomes.Outcomes) == 0, err, outcomes)
-	log, err := c.Audit(ctx, "", 2)
+	log, err := c.Audit(ctx, inspect.AuditFilter{}, "", 2)
 	check("audit", len(log.Entries) == 2 && log.After != "" && log.Entries[0].Did == "operation.pause" && log.Entries[0].Who == "admin" && log.Entries[0].Interface == "cli", err, log)
-	older, err := c.Audit(ctx, log.After, 2)
+	older, err := c.Audit(ctx, inspect.AuditFilter{}, log.After, 2)
 	check("older audit", len(older.Entries) == 2 && older.Entries[0].N < log.Entries[1].N, err, older)
 	r, err := c.Decode(ctx, httpapi.DecodeRequest{Body: []byte("aGVsbG8gd29ybGQhIGhlbGxvIQ==")})
 	check("decode", r.Text == "hello world! hello!", err, r)
@@ -162,7 +162,7 @@ func TestRefusalsInTheClient(t *testing.T) {
 		"an import of nonsense": {errOf(admin.Import(ctx, strings.NewReader("nonsense\n"), actions.ImportOptions{})), inspect.ErrInvalid},
 		"a cursor":              {errOf(admin.Messages(ctx, "", "nonsense", 10)), inspect.ErrInvalid},
 		"a cursor of outcomes":  {errOf(admin.Outcomes(ctx, s.op, "nonsense", 10)), inspect.ErrInvalid},
-		"a cursor of the log":   {errOf(admin.Audit(ctx, "nonsense", 10)), inspect.ErrInvalid},
+		"a cursor of the log":   {errOf(admin.Audit(ctx, inspect.AuditFilter{}, "nonsense", 10)), inspect.ErrInvalid},
 	} {
 		if !errors.Is(c.err, c.want) {
 			t.Errorf("%s: %v, want %v", what, c.err, c.want)

@@ -135,8 +135,11 @@ func (a *API) showRoutes() {
 			return Policies{p}, err
 		})
 	handle(a, route(http.MethodGet, "/audit", "audit", "See", "The audit log, newest first"),
-		func(ctx context.Context, c auth.Caller, in *Paged) (AuditPage, error) {
-			e, after, err := a.Console.AuditLog(ctx, c, in.After, in.Limit)
+		func(ctx context.Context, c auth.Caller, in *struct {
+			inspect.AuditFilter
+			Paged
+		}) (AuditPage, error) {
+			e, after, err := a.Console.AuditLog(ctx, c, in.AuditFilter, in.After, in.Limit)
 			return AuditPage{e, after}, err
 		})
 }

@@ -2,6 +2,7 @@ package inspect_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
 	"github.com/redrive-mq/redrive/internal/audit"
@@ -384,18 +386,18 @@ func TestPolicies(t *testing.T) {
 
 func TestTheAuditLogAPageAtATime(t *testing.T) {
 	book := &inspecttest.AuditLog{}
-	for range 5 {
-		must(t, errOf(book.Begin(audit.Entry{})))
+	for n := range 5 {
+		must(t, errOf(book.Begin(audit.Entry{Count: int64(n + 1)})))
 	}
 	c := inspect.New(inspect.Config{Store: memstore.New(), Audit: book})
 	by := caller(auth.Admin)
 	by.ReadOnly = true
 	var got []int64
 	for after := ""; ; {
-		page, next, err := c.AuditLog(ctx, by, after, 2)
+		page, next, err := c.AuditLog(ctx, by, inspect.AuditFilter{}, after, 2)
 		must(t, err)
 		for _, e := range page {
-			got = append(got, e.N)
+			got = append(got, e.Count)
 		}
 		if after = next; after == "" {
 			break
@@ -404,6 +406,86 @@ func TestTheAuditLogAPageAtATime(t *testing.T) {
 	if !slices.Equal(got, []int64{5, 4, 3, 2, 1}) {
 		t.Errorf("the lines are %d", got)
 	}
+}
+
+// A filter finds by person, action, time and queue: as the entry's own, among named messages, and in a query.
+func TestTheAuditLogFiltered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		book := &inspecttest.AuditLog{}
+		for _, e := range []audit.Entry{
+			{Who: "ann", Did: "pause", On: "orders"},
+			{Who: "bob", Did: "replay", On: "mail, orders: " + uuid.Nil.String() + " to debug"},
+			{Who: "ann", Did: "operation.start", On: "X: replay state:parked queue:orders.*"},
+			{Who: "ann", Did: "export", On: `(queue:"orders" OR queue:mail)`},
+			{Who: "ci", Did: "pause", On: "orders.new"},
+		} {
+			must(t, errOf(book.Begin(e)))
+			time.Sleep(time.Hour)
+		}
+		began := time.Now().Add(-5 * time.Hour).UTC().Format(time.RFC3339)
+		c := inspect.New(inspect.Config{Store: memstore.New(), Audit: book})
+		for f, want := range map[inspect.AuditFilter]string{
+			{}: "54321", {Who: "ann"}: "431", {Who: "a*"}: "431", {Who: "an"}: "", {Did: "pause"}: "51",
+			{Did: "operation.*"}: "3", {On: "orders"}: "421", {On: "orders.new"}: "53", {On: "mail"}: "42",
+			{On: "debug"}: "2", {On: "order"}: "", {On: uuid.Nil.String()}: "2",
+			{Since: "2h"}: "54", {Until: "2h"}: "321", {Since: "4h", Until: "2h"}: "32", {Since: began}: "54321",
+			{Until: began}: "", {Who: "ann", On: "orders", Since: "3h"}: "4",
+		} {
+			got := ""
+			for after, pages := "", 0; ; pages++ {
+				page, next, err := c.AuditLog(ctx, caller(auth.Admin), f, after, 1)
+				must(t, err)
+				for _, e := range page {
+					got += fmt.Sprint(1 + slices.IndexFunc(book.Entries(), func(b audit.Entry) bool { return b.N == e.N }))
+				}
+				if after = next; after == "" {
+					break
+				}
+			}
+			expect.Equal(t, got, want, "%+v finds", f)
+		}
+		_, _, err := c.AuditLog(ctx, caller(auth.Admin), inspect.AuditFilter{Since: "soon"}, "", 0)
+		if !errors.Is(err, inspect.ErrInvalid) || !strings.Contains(err.Error(), "since") {
+			t.Errorf("since soon: %v", err)
+		}
+	})
+}
+
+// slowBook is an audit log whose entries take a while to read.
+type slowBook struct{ *inspecttest.AuditLog }
+
+func (b slowBook) Before(ctx context.Context, n int64, visit func(audit.Entry) (bool, error)) error {
+	return b.AuditLog.Before(ctx, n, func(e audit.Entry) (bool, error) {
+		time.Sleep(300 * time.Millisecond)
+		return visit(e)
+	})
+}
+
+// A page of a filter ends after a second, wherever it is, and the next one continues there.
+func TestAFilterOfTheAuditLogIsBoundedInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		book := &inspecttest.AuditLog{}
+		for n := range 20 {
+			must(t, errOf(book.Begin(audit.Entry{Who: []string{"ann", "bob"}[min(n, 1)]})))
+		}
+		c := inspect.New(inspect.Config{Store: memstore.New(), Audit: slowBook{book}})
+		pages, found := 0, 0
+		for after := ""; ; pages++ {
+			began := time.Now()
+			page, next, err := c.AuditLog(ctx, caller(auth.Admin), inspect.AuditFilter{Who: "ann"}, after, 10)
+			must(t, err)
+			if took := time.Since(began); took > 2*time.Second {
+				t.Errorf("a page took %v", took)
+			}
+			found += len(page)
+			if after = next; after == "" {
+				break
+			}
+		}
+		if found != 1 || pages < 5 {
+			t.Errorf("found %d on %d pages", found, pages)
+		}
+	})
 }
 
 // missing is a store in which counting what is kept finds one message of a queue less.

@@ -110,7 +110,7 @@ func (s *search) kept(ctx context.Context, after string) error {
 	defer leave()
 	began, before, ahead := time.Now(), place.looked, int64(0)
 	defer func() { s.page.Looked = place.looked - before + ahead }()
-	err = s.Store.Scan(ctx, r, s.yielding(ctx, func(l store.Listed) (bool, error) {
+	err = s.Store.Scan(ctx, r, yielding(ctx, s.Inspector, func(l store.Listed) (bool, error) {
 		switch {
 		case n.Sure:
 		case place.looked+ahead >= maxLooked:
@@ -208,7 +208,7 @@ func (in *Inspector) scan(
 ) error {
 	ids, only := q.IDs()
 	if !only {
-		return in.Store.Scan(ctx, r, in.yielding(ctx, visit))
+		return in.Store.Scan(ctx, r, yielding(ctx, in, visit))
 	}
 	for _, id := range ids {
 		all, err := in.Store.Find(ctx, id)
@@ -234,14 +234,14 @@ const (
 )
 
 // yielding makes visit rest in between while messages are being retried.
-func (in *Inspector) yielding(
-	ctx context.Context, visit func(store.Listed) (bool, error),
-) func(store.Listed) (bool, error) {
+func yielding[T any](
+	ctx context.Context, in *Inspector, visit func(T) (bool, error),
+) func(T) (bool, error) {
 	if in.Busy == nil {
 		return visit
 	}
 	began := time.Now()
-	return func(l store.Listed) (bool, error) {
+	return func(l T) (bool, error) {
 		if worked := time.Since(began); worked >= workFor {
 			if in.Busy() {
 				select {

@@ -193,14 +193,14 @@ func TestNobodySeesNothing(t *testing.T) {
 	note(d.Overview(ctx, by))
 	_, _, err = d.Count(ctx, by, "")
 	note(nil, err)
-	_, _, err = d.AuditLog(ctx, by, "", 0)
+	_, _, err = d.AuditLog(ctx, by, inspect.AuditFilter{}, "", 0)
 	note(nil, err)
 	for i, err := range errs {
 		if !errors.Is(err, auth.ErrSignIn) {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
-	if _, _, err := d.AuditLog(ctx, caller(auth.Editor), "", 0); !errors.Is(err, auth.ErrForbidden) {
+	if _, _, err := d.AuditLog(ctx, caller(auth.Editor), inspect.AuditFilter{}, "", 0); !errors.Is(err, auth.ErrForbidden) {
 		t.Errorf("an editor reads the audit log: %v", err)
 	}
 }

@@ -259,7 +259,8 @@ type Console interface {
 	Queue(ctx context.Context, c auth.Caller, name string) (inspect.QueueDetail, error)
 	Ledger(ctx context.Context, c auth.Caller, recount bool, after string, limit int) (inspect.Ledger, error)
 	Policies(ctx context.Context, c auth.Caller) ([]inspect.PolicyInForce, error)
-	AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error)
+	AuditLog(ctx context.Context, c auth.Caller, f inspect.AuditFilter, after string, limit int) (
+		[]audit.Entry, string, error)
 
 	Act(ctx context.Context, c auth.Caller, a actions.Act) (actions.Acted, error)
 	Edit(ctx context.Context, c auth.Caller, e actions.EditRequest) (actions.Edited, error)

@@ -49,8 +49,12 @@ func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Sta
 		}
 		return &h, p, err
 	}
-	on := fmt.Sprintf("%s: %s %s", op.ID, op.Verb, cmp.Or(op.From, op.Query))
-	return r.change(ctx, op, by, "operation.start", on, why, becomes)
+	return r.change(ctx, op, by, "operation.start", op.audited(), why, becomes)
+}
+
+// audited is what the audit log says of an operation: its id, and what it does on what.
+func (op *operation) audited() string {
+	return fmt.Sprintf("%s: %s %s", op.ID, op.Verb, cmp.Or(op.From, op.Query))
 }
 
 // checkStart returns what a start makes of a plan. The caller has op.stepping.
@@ -164,7 +168,7 @@ func (r *Runner) Order(ctx context.Context, by auth.Caller, id string, o Order) 
 			return Operation{}, err
 		}
 	}
-	return r.change(ctx, op, by, "operation."+string(o), id, "", func(now time.Time) (*head, progress, error) {
+	return r.change(ctx, op, by, "operation."+string(o), op.audited(), "", func(now time.Time) (*head, progress, error) {
 		p, err := op.afterOrder(o, by, now)
 		return nil, p, err
 	})

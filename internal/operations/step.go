@@ -424,7 +424,7 @@ func (r *Runner) logEnd(ctx context.Context, op *operation) error {
 	if !p.counts() {
 		r.canaryFailures.remove(op.ID)
 	}
-	end, err := r.Actions.Begin(op.StartedAs, "operation.end", op.ID, op.Count, p.Why)
+	end, err := r.Actions.Begin(op.StartedAs, "operation.end", op.audited(), op.Count, p.Why)
 	if err != nil {
 		return err
 	}

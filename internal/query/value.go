@@ -169,6 +169,15 @@ var units = map[string]time.Duration{"ns": 1, "us": time.Microsecond, "µs": tim
 	"s": time.Second,
 	"m": time.Minute, "h": time.Hour, "d": 24 * time.Hour, "w": 7 * 24 * time.Hour}
 
+// ParseAgo parses a time, a date, or how long before now something was, such as 2h.
+func ParseAgo(s string, now time.Time) (time.Time, bool) {
+	if d, ok := ParseDuration(s); ok && d >= 0 {
+		return now.Add(-d), true
+	}
+	at, _, ok := parseTime(s)
+	return at, ok
+}
+
 // ParseDuration parses numbers with units, such as 1d12h or -5m.
 func ParseDuration(s string) (time.Duration, bool) {
 	rest, negative := strings.CutPrefix(s, "-")

@@ -3,15 +3,18 @@ package webui
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/condition"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
 )
@@ -129,16 +132,62 @@ func (s *server) policies(r *http.Request, c auth.Caller) (view, error) {
 	return view{template: "policies", title: "Policies", nav: "/policies", data: views}, err
 }
 
-func (s *server) audit(r *http.Request, c auth.Caller) (view, error) {
-	entries, after, err := s.console.AuditLog(r.Context(), c, r.URL.Query().Get("after"), perPage)
-	d := struct {
-		Entries []audit.Entry
-		Next    string
-	}{Entries: entries}
-	if after != "" {
-		d.Next = "/audit?" + url.Values{"after": {after}}.Encode()
+// auditData is a page of the audit log.
+type auditData struct {
+	Filter   inspect.AuditFilter
+	Filtered bool
+	Wrong    string // what of the filter cannot be read
+	Entries  []audit.Entry
+	Next     string
+	Upto     time.Time // how far back was looked for this page
+}
+
+// By returns the link that filters by a field of the entry, besides what is filtered by already.
+func (d auditData) By(name, value string) string { return auditURL(d.Filter, name, value) }
+
+func auditFields(f inspect.AuditFilter) [][2]string {
+	return [][2]string{{"who", f.Who}, {"did", f.Did}, {"on", f.On}, {"since", f.Since}, {"until", f.Until}}
+}
+
+func auditURL(f inspect.AuditFilter, name, value string) string {
+	q := url.Values{}
+	for _, f := range auditFields(f) {
+		if f[1] != "" {
+			q.Set(f[0], f[1])
+		}
 	}
-	return view{template: "audit", title: "Audit", nav: "/audit", command: "redrive audit", data: d}, err
+	q.Set(name, value)
+	return "/audit?" + q.Encode()
+}
+
+func (s *server) audit(r *http.Request, c auth.Caller) (view, error) {
+	q := r.URL.Query()
+	d := auditData{Filter: inspect.AuditFilter{Who: q.Get("who"), Did: q.Get("did"), On: q.Get("on"),
+		Since: q.Get("since"), Until: q.Get("until")}}
+	entries, after, err := s.console.AuditLog(r.Context(), c, d.Filter, q.Get("after"), perPage)
+	if errors.Is(err, inspect.ErrInvalid) {
+		d.Wrong, err = hint.Text(err), nil
+	}
+	d.Entries = entries
+	d.Filtered = d.Filter != inspect.AuditFilter{}
+	if n, bad := strconv.ParseInt(after, 10, 64); bad == nil {
+		d.Upto = time.UnixMicro(n)
+	}
+	if after != "" {
+		d.Next = auditURL(d.Filter, "after", after)
+	}
+	v := view{template: "audit", title: "Audit", nav: "/audit", data: d}
+	words := []string{"redrive", "audit"}
+	for _, f := range auditFields(d.Filter) {
+		if f[1] != "" {
+			words = append(words, "--"+f[0], f[1])
+		}
+	}
+	v.command = command(words...)
+	if d.Wrong != "" {
+		v.status = http.StatusUnprocessableEntity
+	}
+	return v, err
 }
 
 func (s *server) health(r *http.Request, c auth.Caller) (view, error) {

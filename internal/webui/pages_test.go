@@ -162,8 +162,10 @@ func (e endlessly) Search(ctx context.Context, c auth.Caller, q, after string, l
 	return p, err
 }
 
-func (e endlessly) AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error) {
-	all, _, err := e.Shop.AuditLog(ctx, c, after, limit)
+func (e endlessly) AuditLog(
+	ctx context.Context, c auth.Caller, f inspect.AuditFilter, after string, limit int,
+) ([]audit.Entry, string, error) {
+	all, _, err := e.Shop.AuditLog(ctx, c, f, after, limit)
 	return all, "x", err
 }
 
@@ -677,4 +679,44 @@ func TestTheOverviewNamesWhatIsPaused(t *testing.T) {
 			t.Errorf("with a breaker set to %s the page of health says that all retries work: %t", to, named)
 		}
 	}
+}
+
+// The audit page filters: by a form that needs no script, by a click on a person or an action, and on the next
+// page too.
+func TestTheAuditPageFilters(t *testing.T) {
+	s := newAuditScene(t)
+	show := func(target string) string { return get(s.handler(), target).Body.String() }
+	all := show("/audit")
+	for _, want := range []string{`href="/audit?who=ann"`, `href="/audit?did=pause"`, `<form method="get" action="/audit"`, "mail.new"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("the page does not have %q", want)
+		}
+	}
+	some := show("/audit?who=ann&on=orders&since=2h")
+	for want, has := range map[string]bool{"mail.new": false, `id="audit"`: true, `name="who" size="12" maxlength="256" value="ann"`: true,
+		"redrive audit --who ann --on orders --since 2h": true, `href="/audit?did=pause&amp;on=orders&amp;since=2h&amp;who=ann"`: true} {
+		expect.Equal(t, strings.Contains(some, want), has, "a page with a filter has %q", want)
+	}
+	if none := show("/audit?who=nobody"); !strings.Contains(none, "Nothing matches") {
+		t.Error("nothing is found, and the page does not say so")
+	}
+	if w := get(s.handler(), "/audit?since=soon"); w.Code != http.StatusUnprocessableEntity || !strings.Contains(w.Body.String(), "since is &#34;soon&#34;") {
+		t.Errorf("since soon: %d %s", w.Code, w.Body)
+	}
+	for i := range 200 {
+		_, err := s.shop.Book.Begin(audit.Entry{Who: "ann", Did: "resume", On: fmt.Sprint("q", i)})
+		expect.NoError(t, err)
+	}
+	if next := show("/audit?who=ann&did=resume"); !regexp.MustCompile(`rel="next" href="/audit\?after=\d+&amp;did=resume&amp;who=ann"`).MatchString(next) {
+		t.Error("the link of the next page forgets the filter")
+	}
+}
+
+func newAuditScene(t *testing.T) scene {
+	shop := webtest.New(memstore.New(), &webtest.Told{}, inspect.Config{})
+	for _, e := range []audit.Entry{{Who: "ann", Did: "pause", On: "orders"}, {Who: "bob", Did: "pause", On: "mail.new"}} {
+		_, err := shop.Book.Begin(e)
+		expect.NoError(t, err)
+	}
+	return scene{shop: shop, caller: auth.Caller{Name: "ann", Role: auth.Admin}}
 }

@@ -46,12 +46,16 @@ func (l *AuditLog) Begin(e audit.Entry) (func(string, int64), error) {
 	if l.Full != nil {
 		return nil, l.Full
 	}
-	e.N, e.At = int64(len(l.entries)+1), time.Now()
+	at := len(l.entries)
+	e.At = time.Now()
+	if e.N = e.At.UnixMicro(); at > 0 {
+		e.N = max(e.N, l.entries[at-1].N+1)
+	}
 	l.entries = append(l.entries, e)
 	return func(outcome string, n int64) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.entries[e.N-1].Outcome = fmt.Sprintf("%s %d", outcome, n)
+		l.entries[at].Outcome = fmt.Sprintf("%s %d", outcome, n)
 	}, nil
 }
 
@@ -61,7 +65,10 @@ func (l *AuditLog) Forget(context.Context, time.Time) error { return nil }
 // Before is for package inspect.
 func (l *AuditLog) Before(_ context.Context, n int64, visit func(audit.Entry) (bool, error)) error {
 	all := l.Entries()
-	for i := min(n-1, int64(len(all))) - 1; i >= 0; i-- {
+	for i := len(all) - 1; i >= 0; i-- {
+		if all[i].N >= n {
+			continue
+		}
 		if more, err := visit(all[i]); !more || err != nil {
 			return err
 		}

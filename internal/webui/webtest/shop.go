@@ -284,11 +284,13 @@ func (s *Shop) Policies(ctx context.Context, c auth.Caller) ([]inspect.PolicyInF
 	return gated(ctx, s, func() ([]inspect.PolicyInForce, error) { return s.Inspector.Policies(ctx, c) })
 }
 
-func (s *Shop) AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error) {
+func (s *Shop) AuditLog(
+	ctx context.Context, c auth.Caller, f inspect.AuditFilter, after string, limit int,
+) ([]audit.Entry, string, error) {
 	if err := s.gate(ctx); err != nil {
 		return nil, "", err
 	}
-	return s.Inspector.AuditLog(ctx, c, after, limit)
+	return s.Inspector.AuditLog(ctx, c, f, after, limit)
 }
 
 func (s *Shop) GetPlan(ctx context.Context, c auth.Caller, id string) (operations.Plan, error) {
