@@ -101,7 +101,8 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 			of = append(of, refs[i].Queue)
 		}
 	}
-	end, err := a.Begin(by, string(act.Verb), strings.Join(of, ", ")+": "+strings.Join(found, " ")+to, int64(len(refs)), act.Reason)
+	on := strings.Join(of, ", ") + ": " + strings.Join(found, " ") + to
+	end, err := a.Begin(by, string(act.Verb), on, int64(len(refs)), act.Reason)
 	if err != nil {
 		return Acted{}, err
 	}

@@ -39,7 +39,7 @@ type DeadLetterQueues struct {
 // AuditPage is a piece of the audit log.
 type AuditPage struct {
 	Entries []audit.Entry `json:"entries"`
-	After   string        `json:"after,omitempty" doc:"Ask with it for the next page; absent on the last. A page may be short, even empty."`
+	After   string        `json:"after,omitempty" doc:"Of the next page, if there is one; this may be short."`
 }
 
 // Note is a person's words on a group.

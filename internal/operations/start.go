@@ -168,7 +168,8 @@ func (r *Runner) Order(ctx context.Context, by auth.Caller, id string, o Order) 
 			return Operation{}, err
 		}
 	}
-	return r.change(ctx, op, by, "operation."+string(o), op.audited(), "", func(now time.Time) (*head, progress, error) {
+	did := "operation." + string(o)
+	return r.change(ctx, op, by, did, op.audited(), "", func(now time.Time) (*head, progress, error) {
 		p, err := op.afterOrder(o, by, now)
 		return nil, p, err
 	})

@@ -138,7 +138,7 @@ func (w *queueWatch) look(ctx context.Context) {
 	}
 }
 
-// see updates what is known of a queue. unseen is set if nobody looked for long.
+// see updates what is known of a queue. unseen is set if no one looked for long.
 func (is *seenQueue) see(q *management.QueueState, now time.Time, unseen bool) {
 	is.consumed = is.consumed || q.Consumers > 0
 	switch {
