@@ -37,19 +37,17 @@ func (p *program) withOutput(c *cobra.Command) *cobra.Command {
 
 // withFormats is withOutput for a command that has some formats only; the first is the default.
 func (p *program) withFormats(c *cobra.Command, some ...string) *cobra.Command {
-	if slices.Contains(some, "table") {
-		some = slices.Insert(slices.Clone(some), 1, "wide")
-	}
 	expected := strings.Join(some[:len(some)-1], ", ") + " or " + some[len(some)-1]
 	format := c.Flags().StringP("output", "o", some[0], expected)
+	if slices.Contains(some, "table") {
+		c.Flags().BoolVar(&p.wide, "wide", false, "do not cut columns to the width of the terminal")
+	}
 	c.PreRunE = func(*cobra.Command, []string) error {
 		// Before the command runs: a replay must not happen and then count as refused.
 		if !slices.Contains(some, *format) {
 			return fmt.Errorf("--output %q: expected %s: %w", *format, expected, errUsage)
 		}
-		if p.format = *format; *format == "wide" {
-			p.format, p.wide = "table", true
-		}
+		p.format = *format
 		return nil
 	}
 	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(some, noFiles))
@@ -178,7 +176,7 @@ type tableWriter struct {
 	narrow map[int][]int // of each column of the table that begins there, its Narrow
 }
 
-// tableOn returns a writer of tables: nothing is cut where no person looks, nor with -o wide.
+// tableOn returns a writer of tables: nothing is cut where no person looks, nor with --wide.
 func (p *program) tableOn(stream io.Writer) *tableWriter {
 	w := &tableWriter{to: stream}
 	if f, ok := stream.(*os.File); ok && !p.wide {
@@ -254,7 +252,7 @@ func (t *table) write(out *strings.Builder, width int) {
 		out.WriteByte('\n')
 	}
 	if len(left) > 0 {
-		for _, line := range wrapped("Left out: "+strings.Join(left, ", ")+"; -o wide shows all.", width) {
+		for _, line := range wrapped("Left out: "+strings.Join(left, ", ")+"; --wide shows all.", width) {
 			fmt.Fprintln(out, line)
 		}
 	}

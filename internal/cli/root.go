@@ -51,7 +51,7 @@ type program struct {
 	vhost           string // "": the first that is served; of doctor all
 	config          string // the path of the config file; "": none
 	format          string // --output; "": a table
-	wide            bool   // -o wide: tables may be wider than the terminal
+	wide            bool   // --wide: tables may be wider than the terminal
 	yes             bool   // confirm does not ask
 	settled         bool   // follow a replay until it is no longer counted what fails again
 }

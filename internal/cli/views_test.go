@@ -371,7 +371,7 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 		"messages": {func(w io.Writer) {
 			rows(w, inspect.MessageColumns, []inspect.Message{{ID: oneID, Queue: queue.Name, State: "waiting", Attempt: 3, Due: &due, Reason: "rejected", Size: 1204, Error: why}}, now)
 		}, []string{"^ID +QUEUE +STATE +DUE$", "^" + oneID + " +" + queue.Name + " +waiting +in 1h$", "^    why: the card was declined .*…$",
-			"^Left out: SIZE, REASON, ATTEMPT; -o wide shows all.$"}},
+			"^Left out: SIZE, REASON, ATTEMPT; --wide shows all.$"}},
 		"status": {func(w io.Writer) { status(w, inspect.Overview{Since: now, Queues: []inspect.Queue{queue}}, now) },
 			[]string{"^QUEUE +POLICY +WAIT +WAITING +NEXT DUE +PARKED +FAILED/MIN$", "^Left out: PARKED/MIN, RETRIED/MIN, ITS FAILURE; "}},
 		"queues": {func(w io.Writer) { rows(w, queueColumns(now), []inspect.Queue{queue}, now) },
