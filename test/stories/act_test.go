@@ -175,9 +175,9 @@ func TestAReplayIsNoSecondIncident(t *testing.T) {
 		expect.Equal(t, s.Replay(t, "replays:0"), 1, "are replayed")
 		reject(t, next(0, 1))
 		reject(t, next(1, 1))
-		brokertest.Eventually(t, "it waits for 2h", func() bool {
-			page, err := s.Client.Messages(ctx, "state:waiting replays:1 attempt:2", "", 9)
-			return err == nil && len(page.Messages) == 1
+		brokertest.Eventually(t, "it waits for 2h, and the claim of its retry has ended", func() bool {
+			page, err := s.Client.Messages(ctx, "id:"+old.ID, "", 9)
+			return err == nil && len(page.Messages) == 1 && page.Messages[0].Attempt == 2
 		})
 		s.act(t, actions.Act{Verb: actions.Replay, IDs: []string{old.ID}})
 		park(next(2, 1))
