@@ -210,6 +210,11 @@ func link(page string, m *Message) string {
 		return page + "/health"
 	case FollowStopped:
 		return page + "/" // lists followed queues
+	case QueueStanding: // keeps no messages here
+		if q := m.queue(); q != "" && q != otherQueues {
+			return page + "/queues/" + url.PathEscape(q)
+		}
+		return page + "/"
 	case NoConsumer, QueuePaused, BreakerOpen, LedgerOff:
 		return page + "/queues"
 	}

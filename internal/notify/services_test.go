@@ -874,3 +874,11 @@ basic_auth_users: {redrive: "$2b$04$abcdefghijklmnopqrstuuTFU2YlDDEIrOadTjCt/rbR
 		}
 	}
 }
+
+// A notice of a queue that stands leads to that queue.
+func TestAStandingQueueLeadsToItsPage(t *testing.T) {
+	m := &Message{Kind: QueueStanding, Items: []Item{{Kind: QueueStanding, Queue: "old/orders"}}}
+	expect.Equal(t, link("https://redrive.example.com/", m), "https://redrive.example.com/queues/old%2Forders", "of one")
+	m.Items = append(m.Items, Item{Kind: QueueStanding, Queue: "mail"})
+	expect.Equal(t, link("https://redrive.example.com", m), "https://redrive.example.com/", "of two")
+}
