@@ -561,10 +561,11 @@ func TestQuietHoursAlwaysEnd(t *testing.T) {
 // no other queue's, whatever that is called.
 func TestARouteForAQueueIsToldOfItsForwardTargets(t *testing.T) {
 	inFakeTime(t, func(_ *Settings, r *Route) { r.Queues = []string{"orders"} }, func(t *testing.T, d *desk) {
+		synctest.Wait() // the engine has read what is on
 		d.set(Condition{Kind: ForwardStopped, Queue: "orders", Target: "queue dead", Text: "full"},
 			Condition{Kind: ForwardStopped, Queue: "mail", Target: "queue dead", Text: "full"},
 			Condition{Kind: ForwardStopped, Queue: "orders to queue dead", Target: "queue more", Text: "full"})
-		d.after(t, time.Minute, "10s orders to queue dead: messages are not forwarded: full")
+		d.after(t, time.Minute, "25s orders to queue dead: messages are not forwarded: full")
 		d.stop()
 		d.open(t)
 		d.after(t, 2*time.Minute) // told before the restart
