@@ -602,6 +602,11 @@ func changedElsewhere(t *testing.T, all []Replica) {
 	defer resume()
 	waits.Expire()
 	changed("what came back")
+	resume()
+	expect.Eventually(t, "the stalled store works again", func() bool {
+		_, err := dies.Counts(t.Context())
+		return err == nil
+	})
 }
 
 // longLease ends when a test says so.
