@@ -208,6 +208,7 @@ func NewVHost(t testing.TB, b Broker) *VHost {
 	v := newVHost(t, b, "redrive-test-"+uuid.NewString())
 	v.Must("PUT", "vhosts/"+v.Name, map[string]any{})
 	t.Cleanup(v.remove)
+	t.Cleanup(v.logQueues)
 	v.start()
 	v.Grant("guest", ".*", ".*", ".*")
 	return v
@@ -236,6 +237,21 @@ func (v *VHost) start() {
 		}
 		return running > 0 && running == len(is.Nodes)
 	})
+}
+
+// logQueues says where the messages are when a test has failed.
+func (v *VHost) logQueues() {
+	if !v.t.Failed() {
+		return
+	}
+	all, err := v.API().QueueStates(context.Background())
+	for i := range all {
+		q := &all[i]
+		v.t.Logf("queue %q: %d ready, %d unacknowledged, %d consumers", q.Name, q.Ready, q.Unacked, q.Consumers)
+	}
+	if err != nil {
+		v.t.Log("cannot list the queues: ", err)
+	}
 }
 
 func (v *VHost) remove() {
