@@ -210,9 +210,6 @@ func facts(w io.Writer, m inspect.Detail, now time.Time) {
 		return timeText(t) + " (" + ago(t, now) + ")"
 	}
 	state, replays := m.State, ""
-	if m.Paused {
-		state += "; the retries of its queue are paused"
-	}
 	if m.State == inspect.Retried {
 		state += "; not seen again since"
 	}
@@ -228,6 +225,16 @@ func facts(w io.Writer, m inspect.Detail, now time.Time) {
 		{"Failed", until(&m.Failed)}, {"Exchange", m.Exchange}, {"Routing key", m.RoutingKey},
 		{"Goes to", m.SendsTo}, {"Made from", m.MadeFrom}, {"Made into", m.MadeInto},
 		{"Size", count(m.Size) + " bytes"},
+	}
+	for _, x := range m.HeldBy {
+		why := x.Why
+		if x.Since != nil {
+			why += fmt.Sprintf(" (since %s)", timeText(x.Since))
+		}
+		if x.Until != nil {
+			why += ", tries again " + until(x.Until)
+		}
+		all = append(all, [2]string{"Held back by", why})
 	}
 	for _, n := range m.Notes {
 		all = append(all, [2]string{"Note", n})
@@ -261,7 +268,11 @@ var stepColumns = []column[inspect.Step]{
 		if s.Ended == nil {
 			return ""
 		}
-		return s.Ending + " " + timeText(s.Ended)
+		ended := s.Ending + " " + timeText(s.Ended)
+		if s.Late != "" {
+			ended += ", " + s.Late + " after it was due"
+		}
+		return ended
 	}},
 	{Field: "Why", Narrow: inspect.Below},
 }

@@ -19,8 +19,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/headers"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
@@ -95,11 +97,19 @@ var MessageColumns = []Column[Message]{
 // Detail is a message with all that is known of it but the raw body.
 type Detail struct {
 	Message
+	HeldBy     []Hold         `json:"held_by,omitempty" doc:"What keeps a waiting one back, even once it is due."`
 	Timeline   []Step         `json:"timeline" doc:"Each failure and what came of it, oldest first."`
 	Properties []Property     `json:"properties" doc:"AMQP's own, as first published."`
 	Headers    []Header       `json:"headers"`
 	Body       *decode.Result `json:"body,omitempty" doc:"Absent when it was retried."`
 	SameID     []Message      `json:"same_id,omitempty" doc:"Other messages that carry its id."`
+}
+
+// Hold is what keeps a waiting message back.
+type Hold struct {
+	Why   string     `json:"why"`
+	Since *time.Time `json:"since,omitempty"`
+	Until *time.Time `json:"until,omitempty" doc:"When it is over or tried again, where that is known."`
 }
 
 // Step is one failure.
@@ -113,6 +123,7 @@ type Step struct {
 	Why     string     `json:"why,omitempty" doc:"Why so long, or why it is parked."`
 	Ended   *time.Time `json:"ended,omitempty" doc:"When its wait was over."`
 	Ending  string     `json:"ending,omitempty" enum:"retried,forwarded,discarded"`
+	Late    string     `json:"late,omitempty" doc:"How long after it was due that was, if a second or more."`
 }
 
 // Property is one of AMQP's basic properties.
@@ -187,7 +198,11 @@ func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string) (De
 		return Detail{}, err
 	}
 	_, paused := pauses[r.Queue]
-	d.Paused = paused && r.State == store.Waiting
+	if d.Paused = paused && r.State == store.Waiting; r.State == store.Waiting {
+		if d.HeldBy, err = in.heldBy(ctx, r, pauses); err != nil {
+			return Detail{}, err
+		}
+	}
 	for _, o := range others {
 		d.SameID = append(d.SameID, in.Shown(o))
 	}
@@ -201,6 +216,47 @@ func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string) (De
 		d.Body = in.decoded(ctx, &l)()
 	}
 	return d, nil
+}
+
+// heldBy returns what keeps a waiting record back. Pauses and breakers stop retries, and no forwards.
+func (in *Inspector) heldBy(ctx context.Context, r *store.Record, pauses map[string]QueuePause) (all []Hold, err error) {
+	var conditions []condition.Condition
+	if in.Conditions != nil {
+		conditions = in.Conditions()
+	}
+	for _, c := range conditions {
+		if c.Kind == condition.Publish || r.Forward == nil && c.Kind == condition.Unreachable && c.Queue == r.Queue ||
+			r.Forward != nil && c.Kind == condition.Forward && c.Queue == r.Queue && c.Target == r.Forward.String() {
+			all = append(all, Hold{Why: c.String(), Since: &c.Since})
+		}
+	}
+	s := visibleQueues{Inspector: in, pauses: pauses}
+	if s.forced, err = ForcedBreakers(ctx, in.Store); err != nil || r.Forward != nil {
+		return all, err
+	}
+	q := s.shown([]store.QueueCount{{Queue: r.Queue, Waiting: 1, NextDue: r.Due}})[0]
+	if p := q.Pause; p != nil {
+		why := strings.TrimSuffix(fmt.Sprintf("retries of its queue are paused by %s: %s", p.By, p.Reason), ": ")
+		all = append(all, Hold{Why: why, Since: &p.Since})
+	}
+	if t := q.Throttle; t.KeepsBack() {
+		all = append(all, Hold{Why: t.Text(), Since: cmp.Or(t.NoConsumer, t.Since), Until: t.Until})
+	}
+	if limit := q.Throttle.LimitText(); limit != "" {
+		all = append(all, Hold{Why: "retries of its queue are " + limit})
+	}
+	if in.Now().Before(r.Due) {
+		return all, nil
+	}
+	before, err := in.Store.CountDue(ctx, []string{r.Queue}, []time.Time{r.Due}, maxCounted)
+	if err == nil && before[0] > 0 {
+		n := hint.Thousands(fmt.Sprint(before[0]))
+		if before[0] == maxCounted {
+			n = "at least " + n
+		}
+		all = append(all, Hold{Why: "messages of its queue that are due before it: " + n})
+	}
+	return all, err
 }
 
 // Body is a message's body as it is, without an envelope that a framework put around it.
@@ -270,6 +326,8 @@ func (in *Inspector) timeline(r *store.Record, past []store.PastFailure) []Step 
 		s.Delay, s.Why = in.whyWait(p.Policy, "", p.Failures, p.Due.Sub(p.FailedAt))
 		if p.Ending == store.EndedDiscarded {
 			s.Delay, s.Why = "", "it was discarded, and the time to restore it is over"
+		} else if late := p.Ended.Sub(p.Due).Truncate(time.Second); late > 0 {
+			s.Late = policy.FormatDuration(late)
 		}
 		steps = append(steps, s)
 	}

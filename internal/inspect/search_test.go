@@ -2,6 +2,7 @@ package inspect_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,11 +18,13 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/background"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/memstore"
@@ -571,4 +574,84 @@ func TestARuleOfAGroupMatchesIt(t *testing.T) {
 		}
 	}
 	expect.Equal(t, len(page.Groups), len(failures), "groups")
+}
+
+// A waiting message says what keeps it back. A forward waits for its target alone.
+func TestWhatHoldsAMessageBack(t *testing.T) {
+	now := time.Now()
+	until, dead := now.Add(time.Minute), &store.Destination{RoutingKey: "dead"}
+	view := func(change func(*inspect.ThrottleView)) *inspect.ThrottleView {
+		v := &inspect.ThrottleView{State: "closed"}
+		change(v)
+		return v
+	}
+	open := view(func(v *inspect.ThrottleView) {
+		v.State, v.Why, v.Since, v.Until = "open", "9 of 10 failed", &now, &until
+	})
+	limited := view(func(v *inspect.ThrottleView) { v.LimitedBy = throttle.WhyRate })
+	const paused, before = "retries of its queue are paused by ana: the supplier is down, since", "messages of its queue " +
+		"that are due before it: 2"
+	for name, is := range map[string]struct {
+		overdue, paused bool
+		throttle        *inspect.ThrottleView
+		holds           []condition.Condition
+		forward         *store.Destination
+		want            string
+	}{
+		"nothing":             {throttle: limited},
+		"those due before it": {overdue: true, want: before},
+		"a person":            {paused: true, want: paused},
+		"its breaker":         {paused: true, throttle: open, want: paused + "; breaker open: 9 of 10 failed, since, until"},
+		"no consumers": {throttle: view(func(v *inspect.ThrottleView) { v.NoConsumer = &now }),
+			want: "paused: no consumers, since"},
+		"its rate": {overdue: true, throttle: limited, want: "retries of its queue are limited by rate; " + before},
+		"its queue": {holds: []condition.Condition{{Kind: condition.Unreachable, Queue: "mail", Text: "gone"},
+			{Kind: condition.Clock, Text: "wrong"}, {Kind: condition.Unreachable, Queue: "orders", Text: "full"}},
+			want: "queue orders: full, since"},
+		"no connection": {holds: []condition.Condition{{Kind: condition.Publish, Text: "refused"}},
+			want: "retries: refused, since"},
+		"its target": {overdue: true, paused: true, throttle: open, forward: dead, holds: []condition.Condition{
+			{Kind: condition.Forward, Queue: "orders", Target: "queue dead letters", Text: "gone"},
+			{Kind: condition.Unreachable, Queue: "orders", Text: "full"},
+			{Kind: condition.Forward, Queue: "orders", Target: dead.String(), Text: "full"}},
+			want: "forwards of queue orders to queue dead: full, since"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := memstore.New()
+			c := inspect.New(inspect.Config{Store: s, Throttle: func(string) *inspect.ThrottleView { v := *is.throttle; return &v },
+				Conditions: func() []condition.Condition { return is.holds }, Now: func() time.Time { return now },
+				Policies: inspecttest.Everything})
+			if is.throttle == nil {
+				c.Throttle = nil
+			}
+			if is.paused {
+				value, _ := json.Marshal(inspect.QueuePause{By: "ana", Reason: "the supplier is down", Since: now})
+				must(t, s.PutEntries(ctx, []store.Entry{{Name: store.PausePrefix + "orders", Value: value}}))
+			}
+			var all []*store.Record
+			for i := range 3 {
+				r := record("orders", store.Waiting, "x")
+				r.Due, r.Forward = now.Add(time.Duration(i)*time.Second), is.forward
+				if is.overdue {
+					r.Due = r.Due.Add(-time.Minute)
+				}
+				all = append(all, r)
+			}
+			must(t, s.Add(ctx, all))
+			m, err := c.Message(ctx, caller(auth.Viewer), all[2].ID.String())
+			must(t, err)
+			var got []string
+			for _, h := range m.HeldBy {
+				text := h.Why
+				if h.Since != nil {
+					text += ", since"
+				}
+				if h.Until != nil {
+					text += ", until"
+				}
+				got = append(got, text)
+			}
+			expect.Equal(t, strings.Join(got, "; "), is.want, "held back by")
+		})
+	}
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/internal/webui"
 	"github.com/redrive-mq/redrive/internal/webui/webtest"
@@ -677,6 +678,25 @@ func TestTheOverviewNamesWhatIsPaused(t *testing.T) {
 		}
 		if page := shown(console, "/health"); strings.Contains(page, "retries work for all queues") == named {
 			t.Errorf("with a breaker set to %s the page of health says that all retries work: %t", to, named)
+		}
+	}
+}
+
+// The page of a waiting message says what holds it back, and how late its retries were.
+func TestAMessageSaysWhatHoldsItBack(t *testing.T) {
+	now := time.Now()
+	shop := webtest.New(memstore.New(), &webtest.Told{Throttles: map[string]*inspect.ThrottleView{
+		"orders": {State: "open", Why: "9 of 10 failed", Until: &now}}}, inspect.Config{})
+	r := inspecttest.Record("orders", store.Waiting, "x")
+	r.Due = now.Add(-90*time.Minute - time.Second/2)
+	inspecttest.Add(t, shop.Store, r)
+	inspecttest.RetryDue(t, shop.Store, "orders", now)
+	r.Failures++
+	inspecttest.Add(t, shop.Store, r)
+	page := get(scene{shop: shop, caller: inspecttest.Caller(auth.Viewer)}.handler(), "/messages/"+r.ID.String()).Body.String()
+	for _, want := range []string{`<li><bdi>breaker open: 9 of 10 failed</bdi> <span class="dim">tries again</span> <time`, " after it was due"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not have %q", want)
 		}
 	}
 }
