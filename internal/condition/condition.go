@@ -32,6 +32,7 @@ const (
 	NoConsumer       Kind = "no_consumer"
 	Followed         Kind = "followed"
 	Standing         Kind = "standing"
+	Setup            Kind = "setup"
 	DeliveryLimit    Kind = "delivery_limit"
 	ForeignConsumers Kind = "foreign_consumers"
 	ForeignPolicies  Kind = "foreign_policies"
@@ -75,6 +76,7 @@ var Kinds = map[Kind]Row{
 	Followed: {Says: "followed queue ", OfQueue: true, Ready: true, Event: "follow_stopped",
 		After: disconnectedFor},
 	Standing:         {Says: "standing queue ", OfQueue: true, Ready: true, Event: "queue_standing"},
+	Setup:            {Says: "setup of queue ", OfQueue: true, Ready: true},
 	DeliveryLimit:    {Says: "delivery limit", Ready: true},
 	ForeignConsumers: {Says: "another service", Ready: true},
 	ForeignPolicies:  {Says: "policies of others", Ready: true},

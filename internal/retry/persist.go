@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -229,6 +230,35 @@ type Event struct {
 	Why      string
 	N        int
 	By       string // the person
+}
+
+// Why messages are parked that failed in no consumer, or could not be sent on.
+const (
+	noPolicy    = "no policy allows the queue %q"
+	notEnrolled = "the queue %q is not enrolled"
+	queueGone   = "the queue %q does not exist any more"
+	noTarget    = "it cannot be forwarded to"
+)
+
+// SetupFault returns what in the setup had a message parked, and what mends it; "" if not the setup had.
+func (e *Event) SetupFault() string {
+	is := func(why string) bool { return strings.HasPrefix(e.Why, fmt.Sprintf(why, e.Queue)) }
+	switch undecided := strings.HasPrefix(e.Why, "its reason is "); {
+	case e.Kind != Parked || e.Queue == "":
+	case is(noPolicy):
+		return "no policy names it: add it to the queues of a policy"
+	case is(notEnrolled):
+		return "it is not enrolled: redrive enroll"
+	case is(queueGone):
+		return "RabbitMQ has no such queue any more: declare it, or replay the messages to another queue"
+	case strings.HasPrefix(e.Why, noTarget):
+		return "the target of its forwards does not exist: declare it, or change where the policy forwards"
+	case undecided && e.Reason == wire.ReasonExpired:
+		return "its messages expire before a consumer takes them: raise or remove its TTL"
+	case undecided && e.Reason == wire.ReasonMaxLen:
+		return "it is full, and drops messages: raise its maximum length, or add consumers"
+	}
+	return ""
 }
 
 // Listener receives every event, on the goroutine that caused it: it must be quick and must

@@ -188,7 +188,7 @@ func (t *retryTargets) routeBy(
 ) Result {
 	policies := t.policies()
 	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
-		return Result{Park: fmt.Sprintf("no policy allows the queue %q", queue)}
+		return Result{Park: fmt.Sprintf(noPolicy, queue)}
 	}
 	if !utf8.ValidString(queue) { // no intake accepts it: another program wrote the store
 		return Result{Park: fmt.Sprintf("the name of the queue %q is not valid UTF-8, so RabbitMQ has no such queue",
@@ -215,11 +215,11 @@ func (t *retryTargets) routeBy(
 	case errors.Is(err, wire.ErrQueueGone), errors.Is(err, wire.ErrExclusive):
 		t.proven.remove(queue)
 		t.lookup.forget(queue)
-		why := "does not exist any more"
+		why := queueGone
 		if errors.Is(err, wire.ErrExclusive) {
-			why = "is exclusive to another connection, so it cannot be retried to"
+			why = "the queue %q is exclusive to another connection, so it cannot be retried to"
 		}
-		return Result{Park: fmt.Sprintf("the queue %q %s", queue, why)}
+		return Result{Park: fmt.Sprintf(why, queue)}
 	case err != nil:
 		return Result{Err: fmt.Errorf("binding the retry exchange of queue %q: %w", queue, err)}
 	}
@@ -261,7 +261,7 @@ var (
 // decideUnproven decides about a queue that only a report names and that has no retry exchange. It returns the zero
 // Result if one may be declared.
 func (t *retryTargets) decideUnproven(queue string) Result {
-	none := Result{Park: fmt.Sprintf("the queue %q is not enrolled: nothing was dead-lettered from it yet, its "+
+	none := Result{Park: fmt.Sprintf(notEnrolled+": nothing was dead-lettered from it yet, its "+
 		"dead-letter exchange is not redrive, and no policy names it exactly; `redrive allow-replays` allows it",
 		queue)}
 	if t.consent == nil {

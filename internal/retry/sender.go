@@ -140,7 +140,7 @@ func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 			case errors.Is(err, wire.ErrUnacceptable):
 				results[i] = Result{Park: fmt.Sprintf("it cannot be retried: %v", err)}
 			case errors.Is(err, wire.ErrUnroutable) && r.Forward != nil:
-				results[i] = Result{Park: fmt.Sprintf("it cannot be forwarded to exchange %q with routing key %q: %v",
+				results[i] = Result{Park: fmt.Sprintf(noTarget+" exchange %q with routing key %q: %v",
 					r.Forward.Exchange, r.Forward.RoutingKey, err)}
 			case errors.Is(err, wire.ErrUnroutable):
 				results[i] = routeAgain()

@@ -44,7 +44,7 @@ func (in *Intake) decide(
 	}
 	p, ok := rules.Policies.Match(o.queue)
 	if !ok {
-		return rec, park(rec, now, fmt.Sprintf("no policy allows the queue %q", o.queue)), nil
+		return rec, park(rec, now, fmt.Sprintf(noPolicy, o.queue)), nil
 	}
 
 	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Failures, Replays: rec.Replays,

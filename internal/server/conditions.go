@@ -122,6 +122,43 @@ func (l *listeners) call(to listener, e retry.Event) {
 	to.receive(e)
 }
 
+// setupFaults puts the condition of queues whose messages are parked because of the setup.
+type setupFaults struct {
+	conditions *condition.Set
+	mu         sync.Mutex
+	put        map[string]time.Time // by queue, when it was put last
+	swept      time.Time            // when old ones were left out of put
+}
+
+const (
+	// setupShows is how long the condition is shown after such a message, and setupAgain how often it is put.
+	setupShows = time.Hour
+	setupAgain = time.Minute
+	// maxSetupFaults is how many queues have it: more would say nothing new.
+	maxSetupFaults = 1000
+)
+
+func (f *setupFaults) event(e retry.Event) {
+	why := e.SetupFault()
+	if why == "" {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	if now.Sub(f.swept) > setupAgain {
+		f.swept = now
+		maps.DeleteFunc(f.put, func(_ string, at time.Time) bool { return now.Sub(at) > setupShows })
+	}
+	last, known := f.put[e.Queue]
+	if known && now.Sub(last) < setupAgain || !known && len(f.put) == maxSetupFaults {
+		return
+	}
+	f.put[e.Queue] = now
+	f.conditions.PutFor(setupShows, condition.Condition{Kind: condition.Setup, Queue: e.Queue,
+		Text: "messages were parked, and not because they failed: " + why})
+}
+
 const (
 	clockEvery = 5 * time.Second
 	// clockJump is the smallest jump to report; smaller ones add up.

@@ -23,6 +23,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/memstore"
 )
@@ -200,6 +201,42 @@ func TestProblemsOfVeryManyQueuesAreSummedUp(t *testing.T) {
 	if len(all) != 200+2 || !slices.Contains(all, fmt.Sprintf("queue (others): %d more have problems", n-200)) || !slices.Contains(all, "store: full") {
 		t.Errorf("%d problems, the last ones %q", len(all), all[max(0, len(all)-2):])
 	}
+}
+
+// What is parked because of the setup is a condition of its queue, until nothing was for an hour.
+func TestWhatTheSetupHasParkedIsSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _ := readyConditions()
+		f := &setupFaults{conditions: h, put: map[string]time.Time{}}
+		decided := func(p policy.Policy, reason string) string {
+			return p.Decide(policy.Failure{Queue: "orders", Reason: reason, Attempt: 9}).Why
+		}
+		p := policy.Default()
+		for _, c := range []struct{ reason, why, want string }{
+			{"rejected", decided(p, "rejected"), ""}, {"reported", "its consumer parked it: its reason is expired", ""},
+			{"expired", decided(p, "expired"), "its messages expire before a consumer takes them"},
+			{"maxlen", decided(p, "maxlen"), "it is full, and drops messages"},
+			{"rejected", `no policy allows the queue "orders"`, "no policy names it"},
+			{"rejected", `no policy allows the queue "orders.old"`, ""},
+			{"rejected", `the queue "orders" does not exist any more`, "RabbitMQ has no such queue any more"},
+		} {
+			e := retry.Event{Kind: retry.Parked, Queue: "orders", Reason: c.reason, Why: c.why}
+			f.event(e)
+			if got := h.Text(of(condition.Setup, "orders")); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+				t.Errorf("%s, %s: the condition is %q, want %q", c.reason, c.why, got, c.want)
+			}
+			time.Sleep(59 * time.Minute)
+			f.event(e)
+			time.Sleep(2 * time.Minute)
+			expect.Equal(t, len(h.All()) > 0, c.want != "", "%s: it holds, an hour after the first", c.why)
+			time.Sleep(setupShows)
+			expect.Equal(t, len(h.All()), 0, "conditions an hour after the last")
+		}
+		for i := range 2 * maxSetupFaults {
+			f.event(retry.Event{Kind: retry.Parked, Queue: fmt.Sprint(i), Why: fmt.Sprintf(`no policy allows the queue "%d"`, i)})
+		}
+		expect.Equal(t, len(h.All()), maxSetupFaults, "conditions of very many queues")
+	})
 }
 
 // A lane whose error changes is logged once, as it began, and once as it ends; its problem is

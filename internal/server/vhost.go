@@ -262,6 +262,7 @@ func (s *vhost) listeners() *listeners {
 			s.operations.Failed(e)
 		}
 	})
+	l.add("setup", (&setupFaults{conditions: s.conditions, put: map[string]time.Time{}}).event)
 	if s.Events != nil {
 		l.add("options", s.Events)
 	}

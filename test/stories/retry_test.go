@@ -189,6 +189,8 @@ func TestAReportedFailure(t *testing.T) {
 				t.Errorf("%q is parked because %s", p.Queue, p.ParkedFor)
 			}
 		}
+		s.says(t, "setup of queue globbed.queue: messages were parked, and not because they failed: it is not enrolled")
+		s.says(t, "setup of queue unknown: messages were parked, and not because they failed: no policy names it")
 		expect.Equal(t, v.Depth("globbed.queue"), 0, "a report put … messages into a queue that is not enrolled")
 	})
 }
@@ -345,6 +347,8 @@ func TestAfterTheLastAttemptThePolicyDecides(t *testing.T) {
 				t.Errorf("parked as %+v", p)
 			}
 		}
+		s.says(t, "setup of queue astray: messages were parked, and not because they failed: the target of its forwards")
+		s.says(t, "setup of queue other: messages were parked, and not because they failed: no policy names it")
 		brokertest.Eventually(t, "nothing waits", func() bool {
 			return s.kept(t, "discarded").Waiting+s.kept(t, "forwarded").Waiting+s.kept(t, "astray").Waiting == 0
 		})
