@@ -469,6 +469,46 @@ func TestActivityIsOnlyWhatPeopleAskFor(t *testing.T) {
 	expect.Equal(t, r.Failed(func(q string) bool { return q == "mail" }), 1, "failed in all")
 }
 
+// After a restart the last hour is still there, and what is an hour old is not.
+func TestTheLastHourOutlivesARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, began := memstore.New(), time.Now()
+		run := func(d time.Duration, queues ...string) (r *activity) {
+			r = &activity{}
+			must(t, r.load(t.Context(), s))
+			ctx, stop := context.WithCancel(t.Context())
+			var kept sync.WaitGroup
+			kept.Go(func() { r.keep(ctx, s) })
+			for _, q := range queues {
+				r.event(retry.Event{Kind: retry.Parked, Queue: q, At: time.Now(), N: 3})
+			}
+			time.Sleep(d)
+			stop()
+			kept.Wait()
+			return r
+		}
+		parked := func(r *activity) (text string) {
+			for i, f := range r.Hour(time.Now(), func(q string) bool { return q != "secret" }) {
+				if f.Parked > 0 {
+					text += fmt.Sprintf("%d %d min ago; ", f.Parked, 59-i)
+				}
+			}
+			return text
+		}
+		run(10*time.Second, "orders", "secret")
+		run(20*time.Minute, "mail", "orders")
+		time.Sleep(5 * time.Minute)
+		r := run(time.Second)
+		expect.Equal(t, parked(r), "9 25 min ago; ", "parked %s after the first start", time.Since(began))
+		expect.Equal(t, r.Failed(func(string) bool { return true })+r.Minute("orders", time.Now()).Parked, 0,
+			"since the last start")
+		run(40 * time.Minute)
+		left := 0
+		must(t, s.Entries(t.Context(), flowPrefix, "", func(store.Entry) (bool, error) { left++; return true, nil }))
+		expect.Equal(t, left, 0, "entries of idle queues")
+	})
+}
+
 // Events come from the intake and the scheduler, questions from HTTP.
 func TestActivityIsCountedAtOnce(t *testing.T) {
 	var r activity

@@ -2,11 +2,13 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/webui"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -158,7 +161,78 @@ func (q brokerQueues) deadLettersElsewhere(name string, at *management.Queue) st
 type activity struct {
 	mu     sync.Mutex
 	queues map[string]*queueActivity
-	swept  int64 // the minute of the last sweep
+	swept  int64            // the minute of the last sweep
+	kept   map[string]int64 // the events since the start of queues that have an entry, as of that
+}
+
+const (
+	// flowPrefix + a queue's name is the entry of its last hour, so that a restart does not empty the chart.
+	flowPrefix = "flow/"
+	// keepWait is how long writing them may take, also when the service ends.
+	keepWait = 2 * time.Second
+)
+
+// keptFlow is a queue's last hour as it is kept.
+type keptFlow struct {
+	Last   int64                // the minute that was counted last
+	Counts [flowKinds][60]int32 // by the minute modulo 60
+}
+
+// keep writes the last hours once a minute, and when ctx ends. Without them, only the chart is empty after a restart.
+func (r *activity) keep(ctx context.Context, s store.SideTable) {
+	for ctx.Err() == nil {
+		sleep(ctx, time.Minute)
+		out, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepWait)
+		_ = s.PutEntries(out, r.entries(time.Now()))
+		cancel()
+	}
+}
+
+// entries returns those that differ from the kept ones; without a value, of queues that are idle.
+func (r *activity) entries(now time.Time) (all []store.Entry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	kept := map[string]int64{}
+	for queue, q := range r.queues {
+		f, inHour, events := keptFlow{Last: now.Unix() / 60}, int64(0), int64(0)
+		for i := range q {
+			inHour += q[i].minutes.sum(f.Last)
+			events += q[i].all
+			f.Counts[i] = q[i].minutes.counts
+		}
+		if inHour == 0 {
+			continue
+		}
+		kept[queue] = events
+		if before, ok := r.kept[queue]; !ok || before != events {
+			value, _ := json.Marshal(f) // cannot fail
+			all = append(all, store.Entry{Name: flowPrefix + queue, Value: value})
+		}
+	}
+	for queue := range r.kept {
+		if _, ok := kept[queue]; !ok {
+			all = append(all, store.Entry{Name: flowPrefix + queue})
+		}
+	}
+	r.kept = kept
+	return all
+}
+
+// load reads what keep wrote before the start.
+func (r *activity) load(ctx context.Context, s store.SideTable) error {
+	r.queues, r.kept = map[string]*queueActivity{}, map[string]int64{}
+	return s.Entries(ctx, flowPrefix, "", func(e store.Entry) (bool, error) {
+		var f keptFlow
+		if err := json.Unmarshal(e.Value, &f); err != nil {
+			return false, fmt.Errorf("the entry %q: %w", e.Name, err)
+		}
+		queue, q := strings.TrimPrefix(e.Name, flowPrefix), new(queueActivity)
+		for i := range q {
+			q[i].minutes = ring{counts: f.Counts[i], last: f.Last}
+		}
+		r.queues[queue], r.kept[queue] = q, 0
+		return len(r.queues) < maxActiveQueues, nil
+	})
 }
 
 // queueActivity counts, for one queue, each kind of a Flow by second and minute.

@@ -224,6 +224,9 @@ func (s *vhost) open(address string) error {
 	s.followers = newFollowers(s.deadLetters)
 	s.queueWatch = newQueueWatch(s)
 	s.openConsole()
+	if err := s.activity.load(context.Background(), s.store); err != nil {
+		s.Log.Warn("the counts of the last hour are incomplete", "error", err)
+	}
 	return s.loadBreakers(context.Background())
 }
 
@@ -411,6 +414,7 @@ func (s *vhost) run(ctx context.Context) error {
 	})
 	notifying, stopNotifying := context.WithCancel(context.WithoutCancel(ctx))
 	var notifier sync.WaitGroup
+	notifier.Go(func() { s.activity.keep(notifying, s.store) })
 	if s.replica == nil {
 		notifier.Go(func() { s.notify.Run(notifying) })
 		workers.Go(func() { s.guard.Forget(ctx) })

@@ -65,6 +65,13 @@ func TestAPausedQueueRetriesNothingUntilItIsResumed(t *testing.T) {
 		orders.Nothing()
 		must(t, s.Stop())
 		s = managed(t, v, threeAttempts, data)
+		is, err := s.Client.Overview(ctx)
+		must(t, err)
+		var failed int64
+		for _, minute := range is.Hour {
+			failed += minute.Failed
+		}
+		expect.Equal(t, failed, 40, "failed in the last hour, after a restart")
 		mail.Fail("after a restart")
 		mail.Take("after a restart")
 		orders.Nothing()
