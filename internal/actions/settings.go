@@ -237,7 +237,7 @@ func (a *Actions) NoteGroup(ctx context.Context, by auth.Caller, groupID, note s
 	if utf8.RuneCountInString(note) > maxNoteLen {
 		return fmt.Errorf("%w: the note has more than %d characters", inspect.ErrInvalid, maxNoteLen)
 	}
-	g, err := a.Inspect.Group(ctx, by, groupID)
+	g, err := a.Inspect.GroupCount(ctx, by, groupID)
 	if err != nil {
 		return err
 	}

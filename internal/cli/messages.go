@@ -20,6 +20,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/doctor"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
@@ -389,12 +390,21 @@ func retries(q inspect.Queue, now time.Time) string {
 
 func (p *program) groups() *cobra.Command {
 	c := p.withQuery(&cobra.Command{
-		Use:   "groups [QUERY]",
+		Use:   "groups [QUERY | ID]",
 		Short: "Show error groups: messages that failed with the same error, those with the most kept messages first",
 		Long: `A group has the messages of a queue with the same error, once numbers, ids and times are
-taken out; or with the same reason and type where no error is known. To see a group's
-messages: redrive messages list group:ID`,
+taken out; or with the same reason and type where no error is known. Of one group, by its
+ID, it shows the newest error as it came, and what the messages have in common. To see a
+group's messages: redrive messages list group:ID`,
+		Example: "  redrive groups state:parked\n  redrive groups 5a1f0c2b9e3d4a76",
 	}, func(ctx context.Context, client httpapi.Client, query string) error {
+		if _, err := errorgroup.Parse(query); err == nil {
+			g, err := client.Group(ctx, query)
+			if err != nil {
+				return err
+			}
+			return write(p, g, func(g inspect.GroupDetail) string { return g.ID }, func(w io.Writer) { groupDetail(w, g) })
+		}
 		all, err := client.Groups(ctx, query)
 		if err != nil {
 			return err
@@ -403,6 +413,31 @@ messages: redrive messages list group:ID`,
 	})
 	c.AddCommand(p.groupsNote())
 	return p.watched(p.withOutput(c))
+}
+
+// groupDetail shows one group, as its page does.
+func groupDetail(w io.Writer, g inspect.GroupDetail) {
+	all := [][2]string{{"ID", g.ID}, {"Queue", g.Queue}, {"Waiting", count(g.Waiting)}, {"Parked", count(g.Parked)},
+		{"Discarded", count(g.Discarded)}, {"First", timeText(&g.First)}, {"Last", timeText(&g.Last)},
+		{"Last 24 h", spark(g.Hours)}, {"Grouped as", cmp.Or(g.Error, strings.TrimSpace(g.Reason+" "+g.Type))},
+		{"Note", g.Note}}
+	if g.Newest != nil {
+		all = append(all, [2]string{"Newest error", g.Newest.Error}, [2]string{"Types", shares(g.Types)},
+			[2]string{"Failures", shares(g.Attempts)}, [2]string{"Newest", "redrive messages show " + g.Newest.Key},
+			[2]string{"Oldest", "redrive messages show " + g.Oldest.Key})
+	}
+	pairs(w, all)
+	if g.Bounded {
+		fmt.Fprintf(w, "\nOf %s messages; it has more.\n", count(g.Looked))
+	}
+}
+
+func shares(all []inspect.Share) string {
+	var texts []string
+	for _, s := range all {
+		texts = append(texts, fmt.Sprintf("%s × %s", s.Value, count(s.Count)))
+	}
+	return strings.Join(texts, ", ")
 }
 
 func spark(hours []int64) string {

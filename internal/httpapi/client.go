@@ -296,6 +296,11 @@ func (c Client) Groups(ctx context.Context, query string) (all inspect.GroupPage
 	}
 }
 
+// Group is one of them, with what a person needs to decide about it.
+func (c Client) Group(ctx context.Context, id string) (d inspect.GroupDetail, err error) {
+	return d, c.call(ctx, http.MethodGet, v1+"/groups"+escaped(id), nil, nil, &d)
+}
+
 // NoteGroup sets a group's note; "" removes it.
 func (c Client) NoteGroup(ctx context.Context, group, note string) error {
 	return c.call(ctx, http.MethodPut, v1+"/groups"+escaped(group)+"/note", nil, Note{note}, nil)

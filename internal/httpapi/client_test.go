@@ -69,6 +69,8 @@ func TestTheClientDoesAllOfIt(t *testing.T) {
 	check("note", true, c.NoteGroup(ctx, g.Groups[0].ID, "known é"), nil)
 	g, err = c.Groups(ctx, "queue:"+orders)
 	check("groups", g.Groups[0].Note == "known é", err, g)
+	oneGroup, err := c.Group(ctx, g.Groups[0].ID)
+	check("a group", oneGroup.Note == "known é" && oneGroup.Newest != nil, err, oneGroup)
 	check("pause", true, c.PauseQueue(ctx, orders, "down"), nil)
 	one, err := c.Queue(ctx, orders)
 	check("a queue", one.Name == orders && one.Pause != nil, err, one)

@@ -108,6 +108,11 @@ func (a *API) showRoutes() {
 		}) (inspect.GroupPage, error) {
 			return a.Console.Groups(ctx, c, in.Q, in.After, in.Limit)
 		})
+	handle(a, route(http.MethodGet, "/groups/{id}", "group", "See",
+		"A group of failures: its newest error, and what its messages have in common"),
+		func(ctx context.Context, c auth.Caller, in *Named) (inspect.GroupDetail, error) {
+			return a.Console.Group(ctx, c, in.ID)
+		})
 	handle(a, route(http.MethodGet, "/queues", "queues", "See",
 		"Work queues: what is kept for them, and what RabbitMQ says"),
 		func(ctx context.Context, c auth.Caller, in *Paged) (Queues, error) {

@@ -98,8 +98,85 @@ func (in *Inspector) Groups(
 	return page, nil
 }
 
-// Group returns one error group, if the caller sees its queue.
-func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (store.GroupCount, error) {
+// GroupDetail is an error group with what a person needs to decide about it.
+type GroupDetail struct {
+	Group
+	Newest   *Message `json:"newest,omitempty" doc:"The one that failed last; absent when none is kept."`
+	Oldest   *Message `json:"oldest,omitempty" doc:"The one that failed first."`
+	Types    []Share  `json:"types" doc:"The types of its messages, the most frequent first."`
+	Attempts []Share  `json:"attempts" doc:"How often its messages failed, the most frequent first."`
+	Looked   int      `json:"looked" doc:"How many messages newest, oldest, types and attempts are of."`
+	Bounded  bool     `json:"bounded,omitempty" doc:"It has more messages than were looked at."`
+}
+
+// Share is how many messages have a value.
+type Share struct {
+	Value string `json:"value"`
+	Count int    `json:"count"`
+}
+
+// maxInGroup is how many messages of a group GroupDetail looks at, and maxShares how many values it has.
+const maxInGroup, maxShares = 1000, 10
+
+// Group returns one error group. First and Last are exact to the second while their messages are kept.
+func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d GroupDetail, err error) {
+	if err := by.May(auth.Viewer, ""); err != nil {
+		return d, err
+	}
+	g, err := in.GroupCount(ctx, by, id)
+	if err != nil {
+		return d, err
+	}
+	page, err := in.Search(ctx, by, "group:"+g.ID.String(), "", maxInGroup)
+	if err != nil {
+		return d, err
+	}
+	d.Group = shownGroup(&g)
+	d.Looked, d.Bounded = len(page.Messages), page.After != "" || page.Bounded != ""
+	types, attempts := map[string]int{}, map[string]int{}
+	first, last := g.Last.Add(time.Minute), g.First
+	for i := range page.Messages {
+		m := &page.Messages[i]
+		if d.Newest == nil || m.Failed.After(d.Newest.Failed) {
+			d.Newest = m
+		}
+		if d.Oldest == nil || m.Failed.Before(d.Oldest.Failed) {
+			d.Oldest = m
+		}
+		if m.Type != "" {
+			types[m.Type]++
+		}
+		attempts[strconv.Itoa(m.Attempt)]++
+		for _, at := range []time.Time{m.FirstFailed, m.Failed} {
+			if !at.Before(g.First) && at.Before(first) {
+				first = at
+			}
+			if at.After(last) {
+				last = at
+			}
+		}
+	}
+	if first.Before(g.First.Add(time.Minute)) {
+		d.First = first
+	}
+	if !last.Before(g.Last) && last.Before(g.Last.Add(time.Minute)) {
+		d.Last = last
+	}
+	d.Types, d.Attempts = shares(types), shares(attempts)
+	return d, nil
+}
+
+func shares(of map[string]int) []Share {
+	all := []Share{}
+	for value, n := range of {
+		all = append(all, Share{value, n})
+	}
+	slices.SortFunc(all, func(a, b Share) int { return cmp.Or(b.Count-a.Count, cmp.Compare(a.Value, b.Value)) })
+	return all[:min(len(all), maxShares)]
+}
+
+// GroupCount returns the counts of one error group, if the caller sees its queue.
+func (in *Inspector) GroupCount(ctx context.Context, by auth.Caller, id string) (store.GroupCount, error) {
 	seen, err := in.groupsSeen(ctx, by)
 	if err != nil {
 		return store.GroupCount{}, err

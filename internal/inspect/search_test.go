@@ -169,6 +169,9 @@ func TestOthersQueuesAreNotThere(t *testing.T) {
 		for _, other := range []string{"orders", "nothing"} {
 			expect.Err(t, errOf(d.Queue(ctx, limited, other)), inspect.ErrNotFound, "queue %s", other)
 		}
+		theirs, err := d.Groups(ctx, all, "queue:orders", "", 1)
+		must(t, err)
+		expect.Err(t, errOf(d.Group(ctx, limited, theirs.Groups[0].ID)), inspect.ErrNotFound, "another's group")
 		gs, err := d.Groups(ctx, limited, "", "", 0)
 		if err != nil || len(gs.Groups) != 2 || gs.Groups[0].Queue != "mail" || gs.Groups[1].Queue != "mail" {
 			t.Errorf("groups %+v, %v", gs, err)
@@ -192,6 +195,7 @@ func TestNobodySeesNothing(t *testing.T) {
 	qs, _, err := d.Queues(ctx, by, "", 0)
 	note(qs, err)
 	note(d.Queue(ctx, by, "mail"))
+	note(d.Group(ctx, by, "0000000000000000"))
 	note(d.Policies(ctx, by))
 	note(d.Overview(ctx, by))
 	_, _, err = d.Count(ctx, by, "")
@@ -233,6 +237,46 @@ func TestAPlaceThatIsNone(t *testing.T) {
 		shelf(t, d)
 		for _, after := range []string{"x", "1.", "1.zz", "-1.00", ".", "1.0011"} {
 			expect.Err(t, errOf(d.Search(ctx, caller(auth.Viewer), "", after, 0)), inspect.ErrInvalid, "%q", after)
+		}
+	})
+}
+
+// One group is shown with its newest error as it came, times to the second, and what its messages have in common.
+func TestOneGroup(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		base := time.Now().Add(-time.Hour).Truncate(time.Minute)
+		newest, oldest := "", ""
+		for i, seconds := range []int{70, 7, 130} {
+			r := record("orders", store.Parked, "x")
+			r.Error, r.Failures, r.Message.Type = fmt.Sprintf("card %d declined", 1000+i), 1+i/2, []string{"Paid", "Sent", "Paid"}[i]
+			r.FailedAt = base.Add(time.Duration(seconds) * time.Second)
+			r.FirstFailed = r.FailedAt
+			d.add(t, r)
+			newest = r.ID.String()
+			if i == 1 {
+				oldest = r.ID.String()
+			}
+		}
+		gs, err := d.Groups(ctx, caller(auth.Viewer), "error:declined", "", 0)
+		must(t, err)
+		g, err := d.Group(ctx, caller(auth.Viewer), gs.Groups[0].ID)
+		if err != nil || g.Parked != 3 || g.Looked != 3 || g.Bounded || g.Newest.ID != newest ||
+			g.Newest.Error != "card 1002 declined" || g.Oldest.ID != oldest {
+			t.Errorf("%+v, %v", g, err)
+		}
+		expect.Equal(t, g.First.Sub(base), 7*time.Second, "since")
+		expect.Equal(t, g.Last.Sub(base), 130*time.Second, "last")
+		expect.Equal(t, fmt.Sprint(g.Types, g.Attempts), "[{Paid 2} {Sent 1}] [{1 2} {2 1}]", "types and attempts")
+		for i := range 1000 {
+			r := record("orders", store.Parked, "x")
+			r.Error = fmt.Sprintf("card %d declined", 2000+i)
+			d.add(t, r)
+		}
+		if g, err = d.Group(ctx, caller(auth.Viewer), g.ID); err != nil || g.Looked != 1000 || !g.Bounded || g.Parked != 1003 {
+			t.Errorf("of 1,003 it looked at %d (bounded: %v), %v", g.Looked, g.Bounded, err)
+		}
+		for _, none := range []string{"0000000000000000", "nothing", ""} {
+			expect.Err(t, errOf(d.Group(ctx, caller(auth.Viewer), none)), inspect.ErrNotFound, "group %q", none)
 		}
 	})
 }

@@ -255,6 +255,7 @@ type Console interface {
 	Message(ctx context.Context, c auth.Caller, id string) (inspect.Detail, error)
 	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
 	Groups(ctx context.Context, c auth.Caller, query, after string, limit int) (inspect.GroupPage, error)
+	Group(ctx context.Context, c auth.Caller, id string) (inspect.GroupDetail, error)
 	Queues(ctx context.Context, c auth.Caller, after string, limit int) ([]inspect.Queue, string, error)
 	Queue(ctx context.Context, c auth.Caller, name string) (inspect.QueueDetail, error)
 	Ledger(ctx context.Context, c auth.Caller, recount bool, after string, limit int) (inspect.Ledger, error)

@@ -44,6 +44,15 @@ func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
 	return v, err
 }
 
+func (s *server) group(r *http.Request, c auth.Caller) (view, error) {
+	g, err := s.console.Group(r.Context(), c, r.PathValue("id"))
+	if err != nil {
+		return view{}, err
+	}
+	return view{template: "group", title: "Error in " + short(60, g.Queue), nav: "/groups",
+		command: command("redrive", "groups", g.ID), data: g}, nil
+}
+
 // rowsPerPage is how many queues, groups or lines of the ledger a page shows.
 const rowsPerPage = 100
 

@@ -149,7 +149,7 @@ func (s scene) pages() []string {
 		all = append(all, "/messages/"+id, "/messages/"+id+"/edit")
 	}
 	if s.shop.Has.Plan != "" {
-		all = append(all, "/operations/"+s.shop.Has.Running, "/operations/"+s.shop.Has.Paused, "/plans/"+s.shop.Has.Plan, "/plans/"+s.shop.Has.Blocked)
+		all = append(all, "/groups/"+s.shop.Has.Group, "/operations/"+s.shop.Has.Running, "/operations/"+s.shop.Has.Paused, "/plans/"+s.shop.Has.Plan, "/plans/"+s.shop.Has.Blocked)
 	}
 	return all
 }
@@ -632,6 +632,39 @@ func TestThePageShowsTheLedger(t *testing.T) {
 	want := "Queue In Retried Forwarded Waiting Parked Discarded In RabbitMQ Dropped Unaccounted orders 1 2 3 4 5 13 8 9 -11"
 	if !strings.HasSuffix(strings.Join(got, " "), want) {
 		t.Errorf("the ledger is %q, want %s", got, want)
+	}
+}
+
+// An error has a page of its own, that lists and its messages lead to.
+func TestAGroupHasAPage(t *testing.T) {
+	s := webtest.Stocked(inspect.Config{})
+	id := s.Has.Group
+	as := func(role auth.Role) string {
+		c := webtest.Root
+		c.Role = role
+		return get(webui.Handler(s, webui.Options{Caller: func(*http.Request) auth.Caller { return c }}), "/groups/"+id).Body.String()
+	}
+	g, err := s.Group(t.Context(), webtest.Root, id)
+	if err != nil || g.Newest == nil {
+		t.Fatal(g, err)
+	}
+	page := as(auth.Operator)
+	for _, want := range []string{
+		html.EscapeString(g.Newest.Error), `<a href="/queues/` + g.Queue + `">`, `href="/messages?q=state%3Aparked&#43;group%3A` + id + `"`,
+		`<a href="/messages/` + g.Newest.Key + `">`, `<a href="/messages/` + g.Oldest.Key + `">`,
+		`<button name="verb" value="replay">`, `datetime="` + g.Last.UTC().Format("2006-01-02T15:04:05"), "redrive groups " + id,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page of a group has no %s", want)
+		}
+	}
+	if strings.Contains(as(auth.Viewer), "<button name=\"verb\"") {
+		t.Error("a viewer is offered what only an operator may do")
+	}
+	for _, from := range []string{"/", "/groups", "/queues/" + g.Queue, "/messages/" + g.Newest.Key} {
+		if !strings.Contains(shown(s, from), `href="/groups/`+id+`"`) {
+			t.Errorf("%s does not lead to the group's page", from)
+		}
 	}
 }
 

@@ -120,6 +120,7 @@ func Routes(c operations.Console, o Options) map[string]http.Handler {
 		"GET /messages/{id}/edit":       s.edit,
 		editPattern:                     s.postEdit,
 		"GET /groups":                   s.groups,
+		"GET /groups/{id}":              s.group,
 		"POST /groups/{id}/note":        s.noteGroup,
 		"GET /queues":                   s.queues,
 		"GET /queues/{queue}":           s.queue,

@@ -447,6 +447,7 @@ var places = map[string][]string{
 	"GET /messages/{id}":      {"/messages/{order}", "/messages/{waiting}", "/messages/nothing"},
 	"GET /messages/{id}/edit": {"/messages/{order}/edit"},
 	"GET /groups":             {"/groups", "/groups?q=queue%3Anowhere", "/groups?q=staat%3Ax"},
+	"GET /groups/{id}":        {"/groups/{group}", "/groups/nothing"},
 	"GET /queues":             {"/queues"},
 	"GET /queues/{queue}":     {"/queues/orders.capture", "/queues/stock.sync", "/queues/nothing"},
 	"GET /operations":         {"/operations"},
@@ -489,7 +490,7 @@ func TestEachRouteHasItsPlace(t *testing.T) {
 
 // paths are all places in a shop.
 func paths(s *scene) (all []string) {
-	at := strings.NewReplacer("{order}", s.Has.Order, "{waiting}", s.Has.Waiting, "{running}", s.Has.Running,
+	at := strings.NewReplacer("{order}", s.Has.Order, "{group}", s.Has.Group, "{waiting}", s.Has.Waiting, "{running}", s.Has.Running,
 		"{paused}", s.Has.Paused, "{plan}", s.Has.Plan, "{blocked}", s.Has.Blocked)
 	for _, of := range places {
 		for _, path := range of {

@@ -265,6 +265,10 @@ func (s *Shop) Groups(ctx context.Context, c auth.Caller, q, after string, limit
 	return gated(ctx, s, func() (inspect.GroupPage, error) { return s.Inspector.Groups(ctx, c, q, after, limit) })
 }
 
+func (s *Shop) Group(ctx context.Context, c auth.Caller, id string) (inspect.GroupDetail, error) {
+	return gated(ctx, s, func() (inspect.GroupDetail, error) { return s.Inspector.Group(ctx, c, id) })
+}
+
 func (s *Shop) Queue(ctx context.Context, c auth.Caller, name string) (inspect.QueueDetail, error) {
 	return gated(ctx, s, func() (inspect.QueueDetail, error) { return s.Inspector.Queue(ctx, c, name) })
 }
