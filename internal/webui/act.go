@@ -276,7 +276,7 @@ func (s *server) start(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	return view{to: "/operations/" + url.PathEscape(o.ID)}, nil
+	return view{to: operationURL(o.ID)}, nil
 }
 
 func (s *server) order(r *http.Request, c auth.Caller) (view, error) {
@@ -287,7 +287,7 @@ func (s *server) order(r *http.Request, c auth.Caller) (view, error) {
 	if _, err := s.console.Order(r.Context(), c, r.PathValue("id"), order); err != nil {
 		return view{}, err
 	}
-	return view{to: "/operations/" + url.PathEscape(r.PathValue("id"))}, nil
+	return view{to: operationURL(r.PathValue("id"))}, nil
 }
 
 // editData is the page where a message is edited, with the differences once they

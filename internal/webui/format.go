@@ -182,6 +182,11 @@ func queueURL(name string) string { return "/queues/" + url.PathEscape(name) }
 
 func messageURL(id string) string { return "/messages/" + url.PathEscape(id) }
 
+func operationURL(id string) string { return "/operations/" + url.PathEscape(id) }
+
+// groupURL is the list of groups with one alone.
+func groupURL(id string) string { return "/groups?" + url.Values{"q": {queryOf("group", id)}}.Encode() }
+
 // messagesURL is the list for a query.
 func messagesURL(query string) string { return "/messages?" + url.Values{"q": {query}}.Encode() }
 

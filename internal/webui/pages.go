@@ -6,8 +6,10 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/actions"
@@ -122,7 +124,7 @@ func (s *server) operation(r *http.Request, c auth.Caller) (view, error) {
 	}
 	d := operationData{Operation: o, Rows: out.Outcomes, Going: o.Ended == nil}
 	if out.After != "" {
-		d.Next = "/operations/" + url.PathEscape(id) + "?" + url.Values{"after": {out.After}}.Encode()
+		d.Next = operationURL(id) + "?" + url.Values{"after": {out.After}}.Encode()
 	}
 	return view{template: "operation", title: "Operation", nav: "/operations",
 		command: command("redrive", "ops", "watch", id), data: d}, nil
@@ -153,6 +155,75 @@ type auditData struct {
 
 // By returns the link that filters by a field of the entry, besides what is filtered by already.
 func (d auditData) By(name, value string) string { return auditURL(d.Filter, name, value) }
+
+// piece is a part of a text, with the page of what it names; "": of nothing.
+type piece struct{ Text, URL string }
+
+const aMessageID = `[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?:\.[0-9]+)?`
+
+// names is what a group of a pattern has: a name, or several with sep between them.
+type names struct {
+	sep string
+	url func(name string) string
+}
+
+// auditNames says what actions' entries name, by the patterns of did and on.
+var auditNames = []struct {
+	did, on *regexp.Regexp
+	groups  []names
+}{
+	{regexp.MustCompile(`^operation\.`), regexp.MustCompile(`^([0-9a-f-]{36})(?:$|: )`), []names{{"", operationURL}}},
+	{regexp.MustCompile(`^note$`), regexp.MustCompile(`(?s)^group ([0-9a-f]+) of (.+)$`),
+		[]names{{"", groupURL}, {"", queueURL}}},
+	{regexp.MustCompile(`^(edit|replay|discard|restore|copy)$`),
+		regexp.MustCompile(`(?s)^(.+): (` + aMessageID + `(?: ` + aMessageID + `)*)(?: to (.+)$)?`),
+		[]names{{", ", queueURL}, {" ", messageURL}, {"", queueURL}}},
+	{regexp.MustCompile(`^(pause|resume|breaker .+|allow replays|follow|unfollow|adopt\.sample)$`),
+		regexp.MustCompile(`(?s)^(.+)$`), []names{{"", queueURL}}},
+}
+
+// maxOn bounds what is shown of what an entry was on, in characters, and maxOnRead what is looked at, in bytes.
+const maxOn, maxOnRead = 200, 4000
+
+// On returns what an entry was on, in pieces.
+func (d auditData) On(e audit.Entry) (all []piece) {
+	on := e.On[:min(len(e.On), maxOnRead)]
+	left, done := maxOn, 0
+	upto := func(end int, url string) {
+		if text := []rune(clean(on[done:end])); left > 0 && len(text) > left {
+			all = append(all, piece{string(text[:left]) + "…", url})
+			left = 0
+		} else if left > 0 && len(text) > 0 {
+			all = append(all, piece{string(text), url})
+			left -= len(text)
+		}
+		done = end
+	}
+	for _, n := range auditNames {
+		at := n.on.FindStringSubmatchIndex(on)
+		if at == nil || !n.did.MatchString(e.Did) {
+			continue
+		}
+		for i, g := range n.groups {
+			start, end := at[2*i+2], at[2*i+3]
+			if start < 0 {
+				continue
+			}
+			upto(start, "")
+			listed := []string{on[start:end]}
+			if g.sep != "" {
+				listed = strings.Split(listed[0], g.sep)
+			}
+			for _, name := range listed {
+				upto(start+len(name), g.url(name))
+				start = min(done+len(g.sep), end)
+				upto(start, "")
+			}
+		}
+	}
+	upto(len(on), "")
+	return all
+}
 
 func auditFields(f inspect.AuditFilter) [][2]string {
 	return [][2]string{{"who", f.Who}, {"did", f.Did}, {"on", f.On}, {"since", f.Since}, {"until", f.Until}}

@@ -765,6 +765,35 @@ func TestTheAuditPageFilters(t *testing.T) {
 	}
 }
 
+// What an entry names leads to its page, whatever the names are.
+func TestTheAuditPageLeadsToWhatItNames(t *testing.T) {
+	const one, other = "01890a5d-ac96-774b-bcce-b302099a8057", "01890a5d-ac96-774b-bcce-b302099a8058.7"
+	link := func(url, text string) string { return `<a href="` + url + `">` + text + `</a>` }
+	first, second := link("/messages/"+one, one), link("/messages/"+other, other)
+	for _, c := range []struct{ did, on, want string }{
+		{"pause", "a/b <i>&", link("/queues/a%2Fb%20%3Ci%3E&amp;", "a/b &lt;i&gt;&amp;")},
+		{"breaker open", "a\u202e\nb", link("/queues/a%E2%80%AE%0Ab", "a\\u{202e}\nb")},
+		{"operation.start", one + ": replay queue:a", link("/operations/"+one, one) + ": replay queue:a"},
+		{"operation.pause", "../a\"", "../a&#34;"},
+		{"note", "group 5a1f0c2b9e3d4a76 of a b", "group " + link("/groups?q=group%3A5a1f0c2b9e3d4a76", "5a1f0c2b9e3d4a76") + " of " + link("/queues/a%20b", "a b")},
+		{"edit", "a: b: " + one, link("/queues/a:%20b", "a: b") + ": " + first},
+		{"copy", "a, b: " + one + " " + other + " to c", link("/queues/a", "a") + ", " + link("/queues/b", "b") + ": " + first + " " + second + " to " + link("/queues/c", "c")},
+		{"discard", "a: " + strings.Repeat(one+" ", 10), link("/queues/a", "a") + ": " + strings.Repeat(first+" ", 5) + link("/messages/"+one, one[:12]+"…")},
+		{"replay", "3 messages to a", "3 messages to a"},
+		{"export", "queue:a", "queue:a"},
+		{"token.create", "javascript:x (admin)", "javascript:x (admin)"},
+	} {
+		shop := webtest.New(memstore.New(), &webtest.Told{}, inspect.Config{})
+		_, err := shop.Book.Begin(audit.Entry{Who: "ann", Did: c.did, On: c.on})
+		expect.NoError(t, err)
+		s := scene{shop: shop, caller: auth.Caller{Name: "ann", Role: auth.Admin}}
+		if page := get(s.handler(), "/audit").Body.String(); !strings.Contains(page, `<td class="q"><bdi>`+c.want+`</bdi>`) {
+			_, cell, _ := strings.Cut(page, `<td class="q">`)
+			t.Errorf("%s on %q is %.900s, want %s", c.did, c.on, cell, c.want)
+		}
+	}
+}
+
 func newAuditScene(t *testing.T) scene {
 	shop := webtest.New(memstore.New(), &webtest.Told{}, inspect.Config{})
 	for _, e := range []audit.Entry{{Who: "ann", Did: "pause", On: "orders"}, {Who: "bob", Did: "pause", On: "mail.new"}} {
