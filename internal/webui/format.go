@@ -23,6 +23,8 @@ var functions = template.FuncMap{
 	"count":     count,
 	"size":      size,
 	"when":      when,
+	"clock":     func(t time.Time) template.HTML { return timeOf(t, "data-clock", t.UTC().Format("15:04:05 UTC")) },
+	"minute":    func(t time.Time) template.HTML { return timeOf(t, `data-clock="short"`, t.UTC().Format("15:04")) },
 	"silent":    func(r inspect.Replica) bool { return r.Silent(time.Now()) },
 	"clean":     clean,
 	"short":     short,
@@ -93,8 +95,14 @@ func when(v any) template.HTML {
 	if t.IsZero() {
 		return `<span class="dim">not known</span>`
 	}
-	return template.HTML(`<time data-when datetime="` + t.Format("2006-01-02T15:04:05.000Z07:00") + `" title="` +
-		t.Format("2006-01-02 15:04:05 UTC") + `">` + relative(t, time.Now()) + `</time>`)
+	return timeOf(t, "data-when", relative(t, time.Now()))
+}
+
+// timeOf is a time as a text, and in UTC on hover. The page's script adds the reader's own time there.
+func timeOf(t time.Time, kind, text string) template.HTML {
+	t = t.UTC()
+	return template.HTML(`<time ` + kind + ` datetime="` + t.Format("2006-01-02T15:04:05.000Z07:00") + `" title="` +
+		t.Format("2006-01-02 15:04:05 UTC") + `">` + text + `</time>`)
 }
 
 // relative is how long ago a time was, or how far ahead it is. The page's script

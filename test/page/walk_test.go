@@ -369,6 +369,40 @@ func TestWithoutScripts(t *testing.T) {
 	}
 }
 
+// Where a time is shown as the reader's own or as how long ago, UTC is in its title, and on a page of one thing
+// where nothing can hover, beside it.
+func TestTimesHaveUTCBesideThem(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, options{})
+	b := newTab(t, s.base)
+	call(b, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Asia/Tokyo"})
+	const wrong = `[...document.querySelectorAll("time[datetime]")].filter(e => !e.title.includes("GMT+9 · ") ||
+		!e.title.endsWith(" · " + e.dateTime.slice(0, 19).replace("T", " ") + " UTC")).map(e => e.outerHTML).join()`
+	message, queue := "/messages/"+s.Has.Order, "/queues/orders.capture"
+	for _, path := range []string{"/", "/messages", message, queue, "/operations/" + s.Has.Running} {
+		b.open(path)
+		if bad := js[string](b, wrong); bad != "" || !js[bool](b, `document.querySelectorAll("main time").length > 0`) {
+			t.Errorf("%s has times without UTC: %.500s", path, bad)
+		}
+	}
+	b.says("#live-state", "Live")
+	b.click("#live-pause")
+	b.shows("#stale-since")
+	expect.Equal(t, js[string](b, wrong), "", "paused, it has times without UTC")
+	call(b, emulation.SetTouchEmulationEnabled, emulation.SetTouchEmulationEnabledParams{Enabled: true})
+	for path, selector := range map[string]string{message: ".timeline time", queue: ".tiles time",
+		"/operations/" + s.Has.Running: "#progress time"} {
+		b.open(path)
+		beside := js[string](b, fmt.Sprintf(`getComputedStyle(document.querySelector(%q), "::after").content`, selector))
+		if !strings.Contains(beside, " UTC)") {
+			t.Errorf("beside %s of %s is %s", selector, path, beside)
+		}
+	}
+	b.size(390, 844)
+	b.open(message)
+	b.look("a message where nothing can hover")
+}
+
 // A virtual host's page works under its base as one that is alone does: signing in, each
 // page with its stream of events, keys, signing out. The tab complains about whatever
 // is asked for beside the base.

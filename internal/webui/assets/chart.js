@@ -39,7 +39,8 @@
       series: [{}, line("failed", "--failed-line"), line("retried", "--retried-line"), line("parked", "--parked-line")],
       hooks: { setCursor: [(u) => {
         const i = u.cursor.idx;
-        readout.textContent = i == null ? "" : new Date(u.data[0][i] * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false }) + ": " + ["failed", "retried", "parked"].map((n, s) => u.data[s + 1][i] + " " + n).join(", ");
+        const t = i == null ? null : new Date(u.data[0][i] * 1000);
+        readout.textContent = !t ? "" : t.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false }) + " (" + t.toISOString().slice(11, 16) + " UTC): " + ["failed", "retried", "parked"].map((n, s) => u.data[s + 1][i] + " " + n).join(", ");
       }] },
     }, data, box);
   };

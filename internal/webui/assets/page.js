@@ -7,7 +7,7 @@
   let said;
   const say = (text) => { if (text !== said) $("say").textContent = said = text; };
 
-  // --- Times: relative as time goes by, absolute in the reader's own zone on hover.
+  // --- Times: relative as time goes by, absolute in the reader's own zone and in UTC on hover.
   const relative = (t, now) => {
     let d = (now - t) / 1000;
     const ahead = d < 0;
@@ -19,20 +19,20 @@
   // The service's clock counts, not this machine's: due times are by it.
   const clock = document.querySelector("footer time[data-clock]");
   const skew = clock ? Date.parse(clock.dateTime) - Date.now() : 0;
-  const local = (t) => t.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
+  const title = (t) => t.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" }) + " · " + t.toISOString().slice(0, 19).replace("T", " ") + " UTC";
   const times = (from = document) => {
     const now = Date.now() + (Math.abs(skew) > 5000 ? skew : 0);
     for (const e of all("time[data-when]", from)) {
       const t = new Date(e.dateTime);
       const text = relative(t, now);
       if (e.textContent !== text) e.textContent = text;
-      if (!e.dataset.local) { e.dataset.local = "1"; e.title = local(t) + " · " + e.title; }
+      if (!e.dataset.local) { e.dataset.local = "1"; e.title = title(t); }
     }
-    for (const e of all("time[data-clock]", from)) {
-      if (e.dataset.local) continue;
-      e.dataset.local = "1";
+    for (const e of all("time[data-clock][datetime]", from)) {
+      if (e.dataset.local === e.dateTime) continue;
+      e.dataset.local = e.dateTime;
       const t = new Date(e.dateTime);
-      e.title = local(t);
+      e.title = title(t);
       e.textContent = t.toLocaleTimeString([], e.dataset.clock === "short" ? { hour: "2-digit", minute: "2-digit", hour12: false } : { hour12: false });
     }
   };
@@ -125,7 +125,7 @@
   live.hidden = false;
   let source, paused = false, lost = 0, last = 0, waiting;
   const state = (name, text) => { live.dataset.state = name; if ($("live-state").textContent !== text) $("live-state").textContent = text; };
-  const time = (ms) => new Date(ms).toLocaleTimeString([], { hour12: false });
+  const since = (id) => { $(id).dateTime = new Date().toISOString(); times(); };
   const count = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ",");
 
   // A part is only drawn anew while nobody is in it: what is under the cursor, has
@@ -159,7 +159,7 @@
       ready(old);
     }
     const now = page.querySelector("footer time[data-clock]");
-    if (now && clock) { clock.dateTime = now.dateTime; clock.textContent = time(Date.parse(now.dateTime)); }
+    if (now && clock) { clock.dateTime = now.dateTime; times(); }
   };
   const later = () => {
     if (waiting) return;
@@ -190,7 +190,7 @@
       state("live", "Live");
     };
     source.onerror = () => {
-      if (!lost) { lost = Date.now(); $("disconnected-since").textContent = time(lost); }
+      if (!lost) { lost = Date.now(); since("disconnected-since"); }
       state("lost", "Disconnected");
       $("disconnected").hidden = false;
       document.body.classList.add("lost");
@@ -208,7 +208,7 @@
     if (on) {
       source?.close();
       clearTimeout(open.again);
-      $("stale-since").textContent = time(Date.now());
+      since("stale-since");
       $("disconnected").hidden = true;
       state("paused", "Paused");
     } else {
