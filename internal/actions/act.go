@@ -80,7 +80,7 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 		return Acted{}, err
 	}
 	if act.To != "" {
-		if err := a.CheckCopyQueue(ctx, act.To); err != nil {
+		if err := a.CheckCopyQueue(ctx, by, act.To); err != nil {
 			return Acted{}, err
 		}
 	}

@@ -222,7 +222,7 @@ func auditLine(by auth.Caller, did, on string, count int64, why string) audit.En
 
 // CheckCopyQueue refuses a queue that a copy cannot go to, also when it is not known whether the
 // queue exists: copies to a name with a typing error would all be parked.
-func (a *Actions) CheckCopyQueue(ctx context.Context, queue string) error {
+func (a *Actions) CheckCopyQueue(ctx context.Context, by auth.Caller, queue string) error {
 	if wire.OwnQueue(queue) {
 		return fmt.Errorf("%w: the queue %q is Redrive's own", inspect.ErrInvalid, queue)
 	}
@@ -231,7 +231,8 @@ func (a *Actions) CheckCopyQueue(ctx context.Context, queue string) error {
 	case err != nil:
 		return fmt.Errorf("%w: it is not known whether the queue %q exists: %w", inspect.ErrPrecondition, queue, err)
 	case !at.Exists:
-		return fmt.Errorf("%w: the queue %q does not exist", inspect.ErrPrecondition, queue)
+		return a.Inspect.Meant(ctx, by, queue,
+			fmt.Errorf("%w: the queue %q does not exist", inspect.ErrPrecondition, queue))
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/headers"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/retry"
@@ -196,6 +197,18 @@ func TestAQueueThatDoesNotExistIsNotPausedAndItsBreakerNotSet(t *testing.T) {
 		}
 		for _, to := range []string{"open", "closed", "auto"} {
 			expect.Err(t, breaker(to), inspect.ErrNotFound, "breaker %s", to)
+		}
+		d.Inspector.Config.Policies = func() policy.Set { return policy.Set{{Name: "all", Queues: []string{"orders", "*"}}} }
+		limited := operator
+		limited.Queues = []string{"ordres", "mail"}
+		for _, do := range []func(auth.Caller) error{
+			func(by auth.Caller) error { return d.PauseQueue(ctx, by, "ordres", "") },
+			func(by auth.Caller) error { return d.Breaker(ctx, by, "ordres", "open", "") },
+			func(by auth.Caller) error { return d.ResumeQueue(ctx, by, "ordres", "") },
+			func(by auth.Caller) error { return d.CheckCopyQueue(ctx, by, "ordres") },
+		} {
+			expect.Equal(t, hint.Of(do(operator)), `did you mean "orders"?`, "%v", do(operator))
+			expect.Equal(t, hint.Of(do(limited)), "", "%v, to one who does not see it", do(limited))
 		}
 		left := inspecttest.Parked("ordres", 1) // it did exist
 		d.add(t, left...)

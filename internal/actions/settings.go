@@ -99,7 +99,7 @@ func (a *Actions) PauseQueue(ctx context.Context, by auth.Caller, queue, reason 
 	if err := a.Permit(by, auth.Operator, "pause", queue, queue); err != nil {
 		return err
 	}
-	if err := a.checkWorkQueue(ctx, queue); err != nil {
+	if err := a.checkWorkQueue(ctx, by, queue); err != nil {
 		return err
 	}
 	pauses, err := inspect.Pauses(ctx, a.Store)
@@ -129,7 +129,7 @@ func (a *Actions) AllowReplays(ctx context.Context, by auth.Caller, queue, reaso
 	if err := a.Permit(by, auth.Admin, "allow replays", queue, queue); err != nil {
 		return err
 	}
-	if err := a.CheckCopyQueue(ctx, queue); err != nil {
+	if err := a.CheckCopyQueue(ctx, by, queue); err != nil {
 		return err
 	}
 	if !a.Inspect.HasPolicy(queue) {
@@ -150,7 +150,8 @@ func (a *Actions) ResumeQueue(ctx context.Context, by auth.Caller, queue, reason
 	case err != nil:
 		return err
 	case entry == nil:
-		return fmt.Errorf("%w: the retries of the queue %q are not paused", inspect.ErrPrecondition, queue)
+		return a.Inspect.Meant(ctx, by, queue,
+			fmt.Errorf("%w: the retries of the queue %q are not paused", inspect.ErrPrecondition, queue))
 	}
 	return a.setPaused(ctx, by, "resume", retry.Resumed, queue, reason, nil)
 }
@@ -171,7 +172,7 @@ func (a *Actions) setPaused(
 
 // checkWorkQueue refuses a queue that has nothing to retry: one with a typing error in its
 // name would look as if it were paused.
-func (a *Actions) checkWorkQueue(ctx context.Context, queue string) error {
+func (a *Actions) checkWorkQueue(ctx context.Context, by auth.Caller, queue string) error {
 	if queue == "" || wire.OwnQueue(queue) {
 		return fmt.Errorf("%w: %q is not a work queue", inspect.ErrInvalid, queue)
 	}
@@ -183,11 +184,13 @@ func (a *Actions) checkWorkQueue(ctx context.Context, queue string) error {
 		return nil
 	}
 	if !a.Inspect.HasPolicy(queue) {
-		return fmt.Errorf("%w: no policy names the queue %q, and nothing is kept for it", inspect.ErrNotFound, queue)
+		return a.Inspect.Meant(ctx, by, queue,
+			fmt.Errorf("%w: no policy names the queue %q, and nothing is kept for it", inspect.ErrNotFound, queue))
 	}
 	// Where RabbitMQ does not answer, the queue is taken to exist: that may be why it is paused.
 	if at, err := a.Inspect.AtBroker(ctx, queue); err == nil && !at.Exists {
-		return fmt.Errorf("%w: RabbitMQ has no queue %q, and nothing is kept for it", inspect.ErrNotFound, queue)
+		return a.Inspect.Meant(ctx, by, queue,
+			fmt.Errorf("%w: RabbitMQ has no queue %q, and nothing is kept for it", inspect.ErrNotFound, queue))
 	}
 	return nil
 }
@@ -202,7 +205,7 @@ func (a *Actions) Breaker(ctx context.Context, by auth.Caller, queue, to, reason
 	if set, err := a.Store.Entry(ctx, store.BreakerPrefix+queue); err != nil {
 		return err
 	} else if set == nil || to != "auto" {
-		if err := a.checkWorkQueue(ctx, queue); err != nil {
+		if err := a.checkWorkQueue(ctx, by, queue); err != nil {
 			return err
 		}
 	}

@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
@@ -97,11 +98,19 @@ Data goes to standard output, everything else to standard error.
 		return nil
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		hint := ""
+		remedy := ""
 		if strings.Contains(c.Use, "QUERY") {
-			hint = " (a query that begins with - comes after --)"
+			remedy = " (a query that begins with - comes after --)"
 		}
-		return fmt.Errorf("%s: %v%s: %w", c.CommandPath(), err, hint, errUsage)
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) {
+			var names []string
+			c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+			if near := hint.Nearest(unknown.GetSpecifiedName(), names); near != "" {
+				remedy = fmt.Sprintf(" (did you mean --%s?)", near)
+			}
+		}
+		return fmt.Errorf("%s: %v%s: %w", c.CommandPath(), err, remedy, errUsage)
 	})
 	for _, part := range []struct {
 		id, title string

@@ -252,7 +252,7 @@ func (v value) mapping() {
 			if i < 0 {
 				known := names(v.keys)
 				v.document.fail(pair.Key, "%s has no key %q%s; expected one of: %s",
-					v.name(), name, Suggestion(name, strings.Split(known, ", ")), known)
+					v.name(), name, hint.Meant(name, strings.Split(known, ", ")), known)
 			}
 			at := value{document: v.document, node: pair.Value, path: strings.TrimPrefix(v.path+"."+name, ".")}
 			if !v.try(func() {
@@ -372,31 +372,6 @@ func names(keys []key) string {
 	}
 	slices.Sort(all)
 	return strings.Join(all, ", ")
-}
-
-// Suggestion asks whether the nearest of names was meant; "" if all differ by more than two letters.
-func Suggestion(name string, names []string) string {
-	for n := range 3 {
-		for _, other := range names {
-			if near(name, other, n) {
-				return fmt.Sprintf(" (did you mean %q?)", other)
-			}
-		}
-	}
-	return ""
-}
-
-// near reports whether a becomes b when at most n letters are added, taken away or changed.
-func near(a, b string, n int) bool {
-	switch {
-	case n < 0:
-		return false
-	case a == "" || b == "":
-		return len(a)+len(b) <= n
-	case a[0] == b[0]:
-		return near(a[1:], b[1:], n)
-	}
-	return near(a[1:], b, n-1) || near(a, b[1:], n-1) || near(a[1:], b[1:], n-1)
 }
 
 // ownNames are the variables that are not named like their key. Load reads them.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -105,7 +105,7 @@ func (s *Scene) absent(name string, exist []string) Finding {
 	if s.Config.Policies.Exact(name) {
 		f.What, f.Remedy = "a policy names it, and it does not exist", "Declare it, or remove it from the config."
 	}
-	f.What += config.Suggestion(name, exist)
+	f.What += hint.Meant(name, exist)
 	return f
 }
 

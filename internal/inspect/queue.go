@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/condition"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
@@ -132,7 +134,7 @@ func (in *Inspector) Queue(ctx context.Context, by auth.Caller, name string) (d 
 		in.askBroker(ctx, all)
 	}
 	if d.Queue = all[0]; !listed && (d.Broker == nil || !d.Broker.Exists) {
-		return d, fmt.Errorf("%w: the queue %.255q", ErrNotFound, name)
+		return d, in.Meant(ctx, by, name, fmt.Errorf("%w: the queue %.255q", ErrNotFound, name))
 	}
 	d.Hour, d.Next = []Flow{}, []Message{}
 	if in.Activity != nil {
@@ -165,6 +167,28 @@ func (in *Inspector) Queue(ctx context.Context, by auth.Caller, name string) (d 
 			return len(d.Next) < maxNext, nil
 		})
 	return d, err
+}
+
+// Meant adds to an error about a queue that is not known the nearest name that the caller may see.
+func (in *Inspector) Meant(ctx context.Context, by auth.Caller, queue string, err error) error {
+	s, failed := in.visibleQueues(ctx, by)
+	if failed != nil {
+		return err
+	}
+	var names []string
+	for _, n := range s.counts {
+		names = append(names, n.Queue)
+	}
+	for _, p := range in.policies() {
+		names = append(names, p.Queues...)
+	}
+	names = slices.DeleteFunc(names, func(name string) bool {
+		return name == queue || !by.Sees(name) || strings.ContainsAny(name, "*?")
+	})
+	if near := hint.Nearest(queue, names); near != "" {
+		return hint.Errorf(fmt.Sprintf("did you mean %q?", near), "%w", err)
+	}
+	return err
 }
 
 // askBroker adds RabbitMQ's state of each queue.

@@ -21,6 +21,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/headers"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -172,6 +173,12 @@ func TestOthersQueuesAreNotThere(t *testing.T) {
 		theirs, err := d.Groups(ctx, all, "queue:orders", "", 1)
 		must(t, err)
 		expect.Err(t, errOf(d.Group(ctx, limited, theirs.Groups[0].ID)), inspect.ErrNotFound, "another's group")
+		for name, want := range map[string]string{"mial": `did you mean "mail"?`, "ordres": "", "q": ""} {
+			if err := errOf(d.Queue(ctx, limited, name)); hint.Of(err) != want {
+				t.Errorf("queue %s: %v", name, err)
+			}
+		}
+		expect.Equal(t, hint.Of(errOf(d.Queue(ctx, all, "ORDRES"))), `did you mean "orders"?`, "to one who sees all")
 		gs, err := d.Groups(ctx, limited, "", "", 0)
 		if err != nil || len(gs.Groups) != 2 || gs.Groups[0].Queue != "mail" || gs.Groups[1].Queue != "mail" {
 			t.Errorf("groups %+v, %v", gs, err)

@@ -88,7 +88,7 @@ func (r *Runner) planOf(
 	defer r.planning.Delete(op.ID)
 	err = r.freeze(ctx, c, op, find)
 	if err == nil {
-		err = r.checkQueues(ctx, &op.Operation.Plan)
+		err = r.checkQueues(ctx, by, &op.Operation.Plan)
 	}
 	if err == nil {
 		check(&op.Operation.Plan)
@@ -183,7 +183,7 @@ func (r *Runner) freeze(ctx context.Context, c actions.RecordChange, op *operati
 }
 
 // checkQueues asks RabbitMQ about the queues, and fills in what prevents the plan.
-func (r *Runner) checkQueues(ctx context.Context, p *Plan) error {
+func (r *Runner) checkQueues(ctx context.Context, by auth.Caller, p *Plan) error {
 	pauses, err := inspect.Pauses(ctx, r.Store)
 	if err != nil {
 		return err
@@ -219,7 +219,7 @@ func (r *Runner) checkQueues(ctx context.Context, p *Plan) error {
 		}
 	case p.Verb.Info().ToQueue:
 		// A pause of retries stops no copy.
-		if err := r.Actions.CheckCopyQueue(ctx, p.To); err != nil {
+		if err := r.Actions.CheckCopyQueue(ctx, by, p.To); err != nil {
 			p.Blocked = append(p.Blocked, err.Error())
 		} else if at, err := r.Inspect.AtBroker(ctx, p.To); err == nil {
 			p.warn(PlanQueue{Queue: p.To, Consumers: at.Consumers})
