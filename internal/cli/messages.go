@@ -145,7 +145,7 @@ text; hex.`,
 	})
 	c.Flags().StringVar(&body, "body", "", "the body alone: raw, decoded or hex")
 	_ = c.RegisterFlagCompletionFunc("body", cobra.FixedCompletions(bodies, noFiles))
-	return p.withFormats(c, "table", "json", "jsonl", "yaml", "name")
+	return p.watched(p.withFormats(c, "table", "json", "jsonl", "yaml", "name"))
 }
 
 var bodies = []string{"raw", "decoded", "hex"}
@@ -489,14 +489,19 @@ kept messages one by one, which the service does from time to time, and at once 
 		}
 		for _, line := range l.Queues {
 			if line.Off != 0 {
-				return hint.Errorf("see docs/how-to/alerts.md, RedriveLedgerOff",
+				err = hint.Errorf("see docs/how-to/alerts.md, RedriveLedgerOff",
 					"the ledger is off by %d for the queue %q", line.Off, line.Queue)
+				break
 			}
 		}
-		return nil
+		if p.watching {
+			p.printError(err)
+			return nil
+		}
+		return err
 	})
 	c.Flags().BoolVar(&recount, "recount", false, "count the kept messages one by one now")
-	return p.withOutput(c)
+	return p.watched(p.withOutput(c))
 }
 
 func ledger(w io.Writer, l inspect.Ledger, now time.Time) {
@@ -544,7 +549,7 @@ service also logs each action when it ends.`,
 	c.Flags().StringVar(&f.Since, "since", "", "not before this time, or this long ago, such as 2h")
 	c.Flags().StringVar(&f.Until, "until", "", "before this time, or longer ago than this")
 	_ = c.RegisterFlagCompletionFunc("on", p.completeQueues)
-	return p.withOutput(c)
+	return p.watched(p.withOutput(c))
 }
 
 // fetchAudit returns the entries that a filter chooses, up to a limit.

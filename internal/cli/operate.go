@@ -441,7 +441,7 @@ func (p *program) opsShow() *cobra.Command {
 	var problems bool
 	c := p.withOperation(&cobra.Command{
 		Use:   "show ID",
-		Short: "Show the result for each message of an operation",
+		Short: "Show an operation, and the result for each of its messages; --watch ends with it",
 	}, func(ctx context.Context, client httpapi.Client, id string) error {
 		op, err := client.Operation(ctx, id)
 		if err != nil {
@@ -467,12 +467,13 @@ func (p *program) opsShow() *cobra.Command {
 		if err == nil {
 			p.more(whole.After)
 		}
+		p.watching = p.watching && op.Ended == nil
 		return err
 	})
 	c.Flags().StringVar(&after, "after", "", "continue after the previous page")
 	c.Flags().IntVar(&limit, "limit", 100, "the most results to show; 0: all")
 	c.Flags().BoolVar(&problems, "problems", false, "only messages that were not processed")
-	return c
+	return p.watched(c)
 }
 
 type operationShown struct {

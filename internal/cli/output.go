@@ -593,8 +593,8 @@ func doneText(verb actions.Verb, n int64, t *time.Time) string {
 // minWatch keeps a typing error from asking the service thousands of times a second.
 const minWatch = 100 * time.Millisecond
 
-// watched adds --watch to a command that shows something: it runs again and again until Ctrl-C. A
-// service that does not answer for a while ends it only at its first answer.
+// watched adds --watch to a command that shows something: it runs again and again until Ctrl-C, or until it says that
+// p is watching no more. A service that does not answer for a while ends it only at its first answer.
 func (p *program) watched(c *cobra.Command) *cobra.Command {
 	var every time.Duration
 	c.Flags().DurationVar(&every, "watch", 0, "show it again and again until Ctrl-C, this often")
@@ -615,6 +615,7 @@ func (p *program) watched(c *cobra.Command) *cobra.Command {
 func (p *program) repeat(ctx context.Context, every time.Duration, show func() error) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	p.watching = true
 	for first := true; ; first = false {
 		if isTerminal(p.out) {
 			fmt.Fprint(p.out, "\x1b[H\x1b[2J") // the cursor to the top left, and nothing below
@@ -627,6 +628,8 @@ func (p *program) repeat(ctx context.Context, every time.Duration, show func() e
 			return err
 		case err != nil:
 			p.printError(err)
+		case !p.watching:
+			return nil
 		}
 		select {
 		case <-ctx.Done():

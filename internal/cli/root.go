@@ -54,6 +54,7 @@ type program struct {
 	format          string // --output; "": a table
 	wide            bool   // --wide: tables may be wider than the terminal
 	yes             bool   // confirm does not ask
+	watching        bool   // --watch: what it shows may still change
 	settled         bool   // follow a replay until it is no longer counted what fails again
 }
 

@@ -9,7 +9,9 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"os"
+	"path"
 	"reflect"
 	"regexp"
 	"runtime"
@@ -810,6 +812,44 @@ func TestWatchShowsItAgainUntilItIsEnded(t *testing.T) {
 			t.Errorf("when the first answer is an error, it ends with %v", err)
 		}
 	})
+}
+
+// What has ended is not watched any more. A ledger that is off is.
+func TestWatchEndsWithTheOperation(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	asked := map[string]int{}
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := path.Base(r.URL.Path)
+		asked[name]++
+		var answer any
+		switch name {
+		case "x":
+			op := operations.Operation{Plan: operations.Plan{ID: "x"}, State: operations.Running}
+			if asked[name] == 2 {
+				op.State, op.Ended = operations.Finished, new(time.Time)
+			}
+			answer = op
+		case "ledger":
+			if asked[name] == 2 {
+				stop()
+			}
+			answer = inspect.Ledger{Queues: []inspect.LedgerLine{{Queue: "orders", Off: 1}}}
+		default:
+			answer = operations.Outcomes{}
+		}
+		_ = json.NewEncoder(w).Encode(answer)
+	}))
+	defer service.Close()
+	run := func(args ...string) int {
+		args = append(args, "--watch=100ms", "--address", service.Listener.Addr().String())
+		return Run(ctx, args, io.Discard, io.Discard, Build{})
+	}
+	if code := run("ops", "show", "x"); code != ExitOK || asked["x"] != 2 {
+		t.Errorf("ops show: exit code %d, asked %d times", code, asked["x"])
+	}
+	if code := run("ledger"); code != ExitOK || asked["ledger"] != 2 {
+		t.Errorf("ledger: exit code %d, asked %d times", code, asked["ledger"])
+	}
 }
 
 var must, errOf = expect.NoError, expect.ErrOf
