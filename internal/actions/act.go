@@ -26,12 +26,15 @@ type Act struct {
 	To     string     `json:"to,omitempty" doc:"Copy: the queue."`
 	Reason string     `json:"reason,omitempty" maxLength:"500" doc:"Why, for the audit log."`
 	DryRun bool       `json:"dry_run,omitempty" doc:"Only show what would be done."`
+	// Seen, when not nil, receives each message that would be changed, before it is.
+	Seen func(*store.Record) `json:"-"`
 }
 
 // Acted is the result of an Act.
 type Acted struct {
 	Done     int       `json:"done"`
 	Outcomes []Outcome `json:"outcomes" doc:"One for each id, in their order."`
+	Warnings []string  `json:"warnings,omitempty" doc:"Of a dry run: what to know before it is done."`
 }
 
 // Outcome is the result for one message.
@@ -166,6 +169,9 @@ func (a *Actions) findNamed(
 		}
 		seen[l.Key] = true
 		t := MessageRef{ID: l.Record.ID.String(), Queue: l.Record.Queue, Key: l.Key}
+		if act.Seen != nil && c.skip(l.Record) == "" {
+			act.Seen(l.Record)
+		}
 		if acted.Outcomes[i], _ = c.outcome(t, l.Record, a.now()); !act.DryRun {
 			refs, at = append(refs, t), append(at, i)
 		}

@@ -171,6 +171,7 @@ func (p *program) actOnIDs(ctx context.Context, client httpapi.Client, d *action
 				fmt.Fprintf(w, "%s: the copy is %s\n", plain(o.ID), plain(o.New))
 			}
 		}
+		section(w, "Before you start:", done.Warnings)
 	})
 	if err != nil {
 		return err
@@ -225,6 +226,11 @@ func actInBatches(ctx context.Context, client httpapi.Client, a actions.Act) (do
 		some, err := client.Act(ctx, a)
 		done.Done += some.Done
 		done.Outcomes = append(done.Outcomes, some.Outcomes...)
+		for _, w := range some.Warnings {
+			if !slices.Contains(done.Warnings, w) {
+				done.Warnings = append(done.Warnings, w)
+			}
+		}
 		if err != nil && done.Done > 0 && !a.DryRun {
 			err = exitErrorf(ExitPartly, "%d are done, and then: %w", done.Done, err)
 		}

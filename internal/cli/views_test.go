@@ -739,6 +739,21 @@ func (a answering) client() httpapi.Client {
 	return httpapi.Client{Addr: "127.0.0.1:1", HTTP: &http.Client{Transport: a}}
 }
 
+// A dry run of named messages warns as that of a query does, each thing once.
+func TestADryRunOfNamedMessagesWarns(t *testing.T) {
+	client := answering(func(*http.Request) (any, error) {
+		return actions.Acted{Done: 1, Outcomes: []actions.Outcome{{ID: "x", Outcome: actions.Done}},
+			Warnings: []string{"nothing consumes from the queue \x1b[2J"}}, nil
+	}).client()
+	var out bytes.Buffer
+	p := &program{out: &out, err: io.Discard, getenv: func(string) string { return "" }}
+	ids := slices.Repeat([]string{"x"}, idsPerRequest+1)
+	must(t, p.actOnIDs(t.Context(), client, &action{verb: actions.Replay, dry: true, expect: -1}, actions.Act{Verb: actions.Replay, IDs: ids, DryRun: true}))
+	if strings.Count(out.String(), "Before you start:\n  nothing consumes") != 1 || strings.Count(out.String(), "nothing consumes") != 1 || strings.Contains(out.String(), "\x1b") {
+		t.Errorf("%q", out.String())
+	}
+}
+
 // A service that starts again continues its operations, so they are followed on; one that is gone is not waited for.
 func TestAnOperationIsFollowedOverARestart(t *testing.T) {
 	for down, ends := range map[time.Duration]bool{30 * time.Second: true, time.Hour: false} {

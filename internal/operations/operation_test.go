@@ -49,6 +49,10 @@ type desk struct {
 	broker *inspecttest.Queues
 }
 
+func (d *desk) Act(ctx context.Context, by auth.Caller, act actions.Act) (actions.Acted, error) {
+	return d.Runner.Act(ctx, by, act)
+}
+
 func newDesk(s store.Store) *desk {
 	d := &desk{store: s, audit: &inspecttest.AuditLog{}, broker: inspecttest.NewQueues()}
 	d.Inspector = inspect.New(inspect.Config{Store: s, Broker: d.broker, Policies: inspecttest.Everything})
@@ -548,6 +552,28 @@ func TestAPlanSaysWhatItWouldDoAndDoesNothing(t *testing.T) {
 			!slices.Contains(p.Warnings, "breaker of queue orders: open: 9 of 10 failed; its messages wait until that is over") {
 			t.Errorf("skipped %+v, warnings %q", p.Skipped, p.Warnings)
 		}
+		// Of messages that are named it says the same.
+		one := record("orders", store.Parked, "")
+		one.Replays = 2
+		d.add(t, one)
+		again := d.plan(t, actions.Replay, "queue:orders")
+		for _, want := range append([]string{"messages that were replayed before, and failed again: 1, one of them 2 times"},
+			p.Warnings...) {
+			expect.Equal(t, slices.Contains(again.Warnings, want), !strings.Contains(want, "idle"), "%s in %q", want,
+				again.Warnings)
+		}
+		named := actions.Act{Verb: actions.Replay, IDs: []string{one.ID.String()}, DryRun: true}
+		acted, err := d.Act(ctx, operator, named)
+		must(t, err)
+		want := append([]string{"it was replayed 2 times before, and failed again"}, again.Warnings[1:]...)
+		expect.Equal(t, strings.Join(acted.Warnings, "\n"), strings.Join(want, "\n"), "warnings of one message")
+		if len(want) != 3 {
+			t.Errorf("warnings %q", want)
+		}
+		named.IDs = []string{"nothing"}
+		acted, err = d.Act(ctx, operator, named)
+		expect.Equal(t, fmt.Sprint(acted.Warnings, err), "[] <nil>", "of a message that does not exist")
+		must(t, errOf(d.Act(ctx, operator, actions.Act{Verb: actions.Discard, IDs: []string{one.ID.String()}})))
 		// A pause of retries stops no copy, so nothing is said of it.
 		if p, err := d.Plan(ctx, caller(auth.Editor), operations.PlanRequest{Verb: actions.Copy, Query: "queue:idle", To: "orders"}); err != nil || len(p.Warnings) != 0 {
 			t.Errorf("a copy to a paused queue: warnings %q, %v", p.Warnings, err)

@@ -147,18 +147,10 @@ func (r *Runner) freeze(ctx context.Context, c actions.RecordChange, op *operati
 			skips[why]++
 			return true, nil
 		}
-		i, ok := index[m.Queue]
-		if !ok {
-			if i = len(p.Queues); i == maxPlanQueues {
-				return false, fmt.Errorf("%w: the query finds messages of more than %d queues: narrow it",
-					inspect.ErrInvalid, maxPlanQueues)
-			}
-			index[m.Queue] = i
-			p.Queues = append(p.Queues, PlanQueue{Queue: m.Queue})
+		i, err := p.add(m, index)
+		if err != nil {
+			return false, err
 		}
-		p.Queues[i].Count++
-		p.Queues[i].FailedHere = p.Queues[i].FailedHere || m.Proven || m.Reason == wire.ReasonReported
-		p.Count++
 		failed := m.FailedAt
 		if p.Oldest == nil || failed.Before(*p.Oldest) {
 			p.Oldest = &failed
@@ -180,6 +172,48 @@ func (r *Runner) freeze(ctx context.Context, c actions.RecordChange, op *operati
 		p.Skipped = append(p.Skipped, Skipped{Why: why, Count: skips[why]})
 	}
 	return f.flush(ctx)
+}
+
+// add counts a message; index has the queues of p that are known.
+func (p *Plan) add(m *store.Record, index map[string]int) (queue int, err error) {
+	i, ok := index[m.Queue]
+	if !ok {
+		if i = len(p.Queues); i == maxPlanQueues {
+			return 0, fmt.Errorf("%w: the query finds messages of more than %d queues: narrow it", inspect.ErrInvalid,
+				maxPlanQueues)
+		}
+		index[m.Queue] = i
+		p.Queues = append(p.Queues, PlanQueue{Queue: m.Queue})
+	}
+	p.Queues[i].Count++
+	p.Queues[i].FailedHere = p.Queues[i].FailedHere || m.Proven || m.Reason == wire.ReasonReported
+	p.Count++
+	if m.Replays > 0 {
+		p.ReplayedBefore++
+		p.MostReplays = max(p.MostReplays, m.Replays)
+	}
+	return i, nil
+}
+
+// Act is Actions.Act, whose dry run also says what a plan of the same would.
+func (r *Runner) Act(ctx context.Context, by auth.Caller, act actions.Act) (actions.Acted, error) {
+	if !act.DryRun {
+		return r.Actions.Act(ctx, by, act)
+	}
+	p, index := Plan{Verb: act.Verb, To: act.To}, map[string]int{}
+	act.Seen = func(m *store.Record) { _, _ = p.add(m, index) } // fewer are named than a plan may have queues
+	acted, err := r.Actions.Act(ctx, by, act)
+	if err != nil || p.Count == 0 {
+		return acted, err
+	}
+	leave, err := r.planners.Enter(ctx, by.ID(), 1)
+	if err != nil {
+		return acted, err
+	}
+	defer leave()
+	err = r.checkQueues(ctx, by, &p)
+	acted.Warnings = slices.Concat(p.Blocked, p.Warnings)
+	return acted, err
 }
 
 // checkQueues asks RabbitMQ about the queues, and fills in what prevents the plan.
@@ -205,6 +239,9 @@ func (r *Runner) checkQueues(ctx context.Context, by auth.Caller, p *Plan) error
 		}
 		q.Known, q.Exists, q.Consumers, q.Ready = true, at.Exists, at.Consumers, at.Ready
 		q.DeadLetters = at.DeadLetters
+	}
+	if p.ReplayedBefore > 0 && p.Verb == actions.Replay {
+		p.Warnings = append(p.Warnings, p.replayedBefore())
 	}
 	switch {
 	case p.Verb.Retries():
@@ -247,6 +284,17 @@ func (p *Plan) checkQueue(q PlanQueue, allowed bool, noAnswer string) {
 				"it dead-letters %s, not to Redrive; enroll it, or adopt again", q.Queue, q.DeadLetters))
 		}
 	}
+}
+
+func (p *Plan) replayedBefore() string {
+	most := "once"
+	if p.MostReplays > 1 {
+		most = fmt.Sprintf("%d times", p.MostReplays)
+	}
+	if p.Count == 1 {
+		return fmt.Sprintf("it was replayed %s before, and failed again", most)
+	}
+	return fmt.Sprintf("messages that were replayed before, and failed again: %d, one of them %s", p.ReplayedBefore, most)
 }
 
 func (p *Plan) warn(q PlanQueue) {

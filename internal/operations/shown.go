@@ -51,6 +51,10 @@ type Plan struct {
 	Samples    []inspect.Message `json:"samples"`
 	Blocked    []string          `json:"blocked,omitempty" doc:"Why it cannot start; empty when it can."`
 	Warnings   []string          `json:"warnings,omitempty"`
+
+	// ReplayedBefore is how many were, MostReplays how often one of them.
+	ReplayedBefore int64 `json:"-" csv:"-"`
+	MostReplays    int   `json:"-" csv:"-"`
 }
 
 // Sampled summarises the first messages of a dead-letter queue. Each list has the 20 most frequent at most.

@@ -61,6 +61,10 @@ type console struct {
 	*operations.Runner
 }
 
+func (c console) Act(ctx context.Context, by auth.Caller, act actions.Act) (actions.Acted, error) {
+	return c.Runner.Act(ctx, by, act)
+}
+
 func (s *vhost) openConsole() {
 	s.audit = audit.New(s.store, s.Log)
 	s.openActions()

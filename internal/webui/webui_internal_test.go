@@ -133,7 +133,7 @@ type acting struct {
 
 func (a acting) Act(_ context.Context, _ auth.Caller, act actions.Act) (actions.Acted, error) {
 	*a.asked = append(*a.asked, act)
-	return actions.Acted{}, nil
+	return actions.Acted{Warnings: []string{"<i>idle"}}, nil
 }
 
 // The first form only shows what it would do, and who is not signed in reaches no console.
@@ -160,6 +160,9 @@ func TestAFormActsOnceItIsConfirmed(t *testing.T) {
 		}
 		if w.Code != c.status || !slices.Equal(dry, c.asked) {
 			t.Errorf("role %d, %s: %d, dry runs %v", c.role, c.form, w.Code, dry)
+		}
+		if warns := strings.Contains(w.Body.String(), "<li><bdi>&lt;i&gt;idle</bdi></li>"); warns != slices.Contains(c.asked, true) {
+			t.Errorf("%s: it warns: %t", c.form, warns)
 		}
 		if to := w.Header().Get("Location"); c.role == auth.NoRole && !strings.HasPrefix(to, auth.SignInPath) {
 			t.Errorf("who is not signed in is led to %q", to)

@@ -93,6 +93,10 @@ type Shop struct {
 	Has Names
 }
 
+func (s *Shop) Act(ctx context.Context, by auth.Caller, act actions.Act) (actions.Acted, error) {
+	return s.Runner.Act(ctx, by, act)
+}
+
 // Names are those of things in a shop.
 type Names struct {
 	Order, Mail, Waiting string   // messages: parked, of Protobuf in base64 and of JSON; and waiting
