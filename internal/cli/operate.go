@@ -368,6 +368,14 @@ func (m *meter) operation(op operations.Operation) {
 }
 
 func barOf(op operations.Operation) string {
+	line := progressOf(op)
+	if op.Why != "" && op.Ended == nil {
+		line += ": " + cut(cell(op.Why), 60)
+	}
+	return line
+}
+
+func progressOf(op operations.Operation) string {
 	processed := op.Done + op.SkippedN + op.Failed
 	line := fmt.Sprintf("%s %s of %s", gauge(processed, op.Count), count(processed), count(op.Count))
 	left := ""
@@ -378,15 +386,15 @@ func barOf(op operations.Operation) string {
 	case operations.Running:
 		line += fmt.Sprintf(", %.0f/s%s", op.PerSecond, left)
 	case operations.Watching:
-		line += ", waiting whether the first fail again" + left
+		line += fmt.Sprintf(", of the first %s sent %s", count(op.Done), count(op.CanarySent))
+		if op.CanaryUntil != nil {
+			line += ", waiting whether they fail again" + left
+		}
 	default:
 		line += ", " + op.State
 	}
 	if a := op.Replayed; a != nil && a.FailedAgain > 0 {
 		line += fmt.Sprintf(", %s failed again", count(a.FailedAgain))
-	}
-	if op.Why != "" && op.Ended == nil {
-		line += ": " + cut(cell(op.Why), 60)
 	}
 	return line
 }
@@ -485,6 +493,9 @@ type operationShown struct {
 func (s *operationShown) table(w io.Writer) {
 	now := time.Now()
 	rows(w, operations.Columns, []operations.Operation{s.Operation}, now)
+	if s.Ended == nil {
+		fmt.Fprintf(w, "\n%s\n", plain(progressOf(s.Operation)))
+	}
 	if s.Replayed != nil {
 		fmt.Fprintln(w)
 		replayed(w, s.Replayed)

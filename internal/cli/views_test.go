@@ -754,6 +754,21 @@ func TestADryRunOfNamedMessagesWarns(t *testing.T) {
 	}
 }
 
+// An operation says how far its canary is, on a terminal and where it is shown.
+func TestTheStateOfACanary(t *testing.T) {
+	op := operations.Operation{Plan: operations.Plan{ID: "x", Count: 30}, State: operations.Watching, Done: 5, CanarySize: 5, CanarySent: 3, Why: "queue \"orders\": paused by ann"}
+	const bar = "█████░░░░░░░░░░░░░░░░░░░░░░░░░ 5 of 30, of the first 5 sent "
+	expect.Equal(t, barOf(op), bar+`3: queue "orders": paused by ann`, "the bar")
+	op.CanarySent, op.Why, op.CanaryUntil, op.Left = 5, "", new(time.Time), "12s"
+	expect.Equal(t, barOf(op), bar+"5, waiting whether they fail again, 12s left", "the bar")
+	var out strings.Builder
+	shown := operationShown{Operation: op}
+	shown.table(&out)
+	if !strings.Contains(out.String(), "\n"+barOf(op)+"\n") {
+		t.Errorf("it is shown as %s", &out)
+	}
+}
+
 // A service that starts again continues its operations, so they are followed on; one that is gone is not waited for.
 func TestAnOperationIsFollowedOverARestart(t *testing.T) {
 	for down, ends := range map[time.Duration]bool{30 * time.Second: true, time.Hour: false} {

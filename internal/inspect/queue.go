@@ -191,6 +191,27 @@ func (in *Inspector) Meant(ctx context.Context, by auth.Caller, queue string, er
 	return err
 }
 
+// HeldBack says of each queue whose due messages are not retried, or not all, why.
+func (in *Inspector) HeldBack(ctx context.Context, queues []string) (all []string, err error) {
+	pauses, err := Pauses(ctx, in.Store)
+	policies := in.policies()
+	for _, name := range queues {
+		why := ""
+		switch q := in.queue(store.QueueCount{Queue: name}, policies, pauses); {
+		case q.Pause != nil:
+			why = strings.TrimSuffix("paused by "+q.Pause.By+": "+q.Pause.Reason, ": ")
+		case q.Unreachable != "":
+			why = q.Unreachable
+		case q.HeldBack():
+			why = q.Throttle.Text()
+		default:
+			continue
+		}
+		all = append(all, fmt.Sprintf("queue %q: %s", name, why))
+	}
+	return all, err
+}
+
 // askBroker adds RabbitMQ's state of each queue.
 func (in *Inspector) askBroker(ctx context.Context, all []Queue) {
 	names := make([]string, len(all))

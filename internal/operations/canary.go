@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,11 +46,12 @@ func (r *Runner) checkCanaries(ctx context.Context, op *operation) (next time.Ti
 		}
 	}
 	r.canaryFailures.add(op.ID, op.canaries)
-	failed, pending, first := 0, 0, ""
+	failed, first := 0, ""
+	var pending []string // their queues
 	p, now := op.progress, r.now()
 	last := !p.Watched.IsZero() && now.Sub(p.Watched) >= op.CanaryWait
 	for _, c := range op.canaries {
-		how, why, err := r.whereIs(ctx, c, last)
+		how, why, queue, err := r.whereIs(ctx, c, last)
 		if err != nil {
 			return next, err
 		}
@@ -58,7 +61,7 @@ func (r *Runner) checkCanaries(ctx context.Context, op *operation) (next time.Ti
 				first = fmt.Sprintf("message %s: %s", c.ID, why)
 			}
 		case notYetRetried:
-			pending++
+			pending = append(pending, queue)
 		}
 	}
 	switch every := min(max(op.CanaryWait/canaryChecks, minCheck), maxCheck); {
@@ -67,14 +70,16 @@ func (r *Runner) checkCanaries(ctx context.Context, op *operation) (next time.Ti
 	case failed > 0:
 		return r.saveState(ctx, op, Stopped, fmt.Sprintf("of the first %d messages %d failed again (%s); what is "+
 			"left is as it was", len(op.canaries), failed, first))
-	case pending > 0:
-		if p.Watched.IsZero() {
-			return time.Now().Add(every), nil
+	case len(pending) > 0:
+		next := time.Now().Add(every)
+		p.Watched, p.Pending = time.Time{}, int64(len(pending))
+		if p.Why, err = r.whyPending(ctx, op, pending); err != nil || op.Watched.IsZero() &&
+			op.Pending == p.Pending && op.progress.Why == p.Why {
+			return next, err
 		}
-		op.set(func() { op.progress.Watched = time.Time{} })
-		return r.saveState(ctx, op, Watching, "")
+		return next, r.putProgress(ctx, op, p)
 	case p.Watched.IsZero():
-		op.set(func() { op.progress.Watched = now })
+		op.set(func() { op.progress.Watched, op.progress.Pending = now, 0 })
 		return r.saveState(ctx, op, Watching, "")
 	case now.Sub(p.Watched) < op.CanaryWait:
 		return time.Now().Add(min(every, op.CanaryWait-now.Sub(p.Watched))), nil
@@ -82,30 +87,49 @@ func (r *Runner) checkCanaries(ctx context.Context, op *operation) (next time.Ti
 	return r.saveState(ctx, op, Running, "")
 }
 
+// maxPendingShown is of how many queues whyPending speaks.
+const maxPendingShown = 3
+
+// whyPending says why canaries in these queues are not retried, or "". No pause stops a copy.
+func (r *Runner) whyPending(ctx context.Context, op *operation, queues []string) (string, error) {
+	switch {
+	case !op.Verb.Retries():
+		return "", nil
+	case op.At != nil && op.At.After(r.now()):
+		return "its messages are due at " + op.At.UTC().Format(time.RFC3339), nil
+	}
+	slices.Sort(queues)
+	all, err := r.Inspect.HeldBack(ctx, slices.Compact(queues))
+	if more := len(all) - maxPendingShown; more > 0 {
+		all = append(all[:maxPendingShown], fmt.Sprintf("and more queues: %d", more))
+	}
+	return strings.Join(all, "; "), err
+}
+
 // whereIs looks for a canary in the store, among the failures since it was retried, and at
 // the last check also among past failures: one that failed again and was retried since is
 // not in the store, nor is one that waits in RabbitMQ or that its policy discards.
-func (r *Runner) whereIs(ctx context.Context, c canary, last bool) (how whereabouts, why string, err error) {
+func (r *Runner) whereIs(ctx context.Context, c canary, last bool) (how whereabouts, why, queue string, err error) {
 	kept, err := r.Store.Find(ctx, c.ID)
 	if err != nil {
-		return notKept, "", err
+		return notKept, "", "", err
 	}
 	if how, why = c.among(kept); how != notKept {
-		return how, why, nil
+		return how, why, kept[0].Record.Queue, nil
 	}
 	if f, failed := r.canaryFailures.after(c.ID, c.Failed); failed {
-		return hasFailed, f.why, nil
+		return hasFailed, f.why, "", nil
 	}
 	if !last {
-		return notKept, "", nil
+		return notKept, "", "", nil
 	}
 	past, err := r.Store.PastFailures(ctx, c.ID)
 	for _, p := range past {
 		if p.FailedAt.UnixMicro() > c.Failed {
-			return hasFailed, failedAgain(p.Reason, p.Error), err
+			return hasFailed, failedAgain(p.Reason, p.Error), "", err
 		}
 	}
-	return notKept, "", err
+	return notKept, "", "", err
 }
 
 // failedAgain says how a message failed again.

@@ -53,7 +53,8 @@ type progress struct {
 	Was                  string     `json:",omitempty"` // Paused: what it goes back to
 	Why                  string     `json:",omitempty"`
 	Done, Skipped, Fails int64      // together: how many of the keys were processed
-	Watched              time.Time  `json:",omitzero"` // Watching: since when all canaries have been retried
+	Watched              time.Time  `json:",omitzero"`  // Watching: since when all canaries have been retried
+	Pending              int64      `json:",omitempty"` // Watching: canaries that are not yet retried
 	Ended                *time.Time `json:",omitempty"`
 	Again                *again     `json:",omitempty"`       // of a replay; replaced, never written to
 	Reopened             int64      `json:",omitempty"`       // of an adoption: how often it got ErrNewEpoch
@@ -207,7 +208,12 @@ func (op *operation) show(now time.Time) Operation {
 	if p.Again != nil {
 		o.Replayed = p.Again.show(p.Done)
 	}
+	if p.State == Watching || p.State == Paused && p.Was == Watching {
+		o.CanarySent = p.Done - p.Pending
+	}
 	if p.State == Watching && !p.Watched.IsZero() {
+		until := p.Watched.Add(op.CanaryWait)
+		o.CanaryUntil = &until
 		o.Left = max(0, op.CanaryWait-now.Sub(p.Watched)).Round(time.Second).String()
 	}
 	if p.State == Running {

@@ -430,7 +430,23 @@ func TestTheRestIsChangedOnlyIfTheCanaryDoesNotFailAgain(t *testing.T) {
 			d.parked(t, "orders", 30)
 			p := d.started(t, actions.Replay, "queue:orders", operations.Start{CanarySize: 5, CanaryWait: "30s"})
 			time.Sleep(time.Hour) // nothing is retried: RabbitMQ is away, or the queue is paused
-			d.is(t, p.ID, operations.Watching, 5)
+			pending := func(why string) {
+				t.Helper()
+				time.Sleep(10 * time.Second)
+				if o := d.is(t, p.ID, operations.Watching, 5); o.Why != why || o.CanarySent != 0 || o.CanaryUntil != nil {
+					t.Errorf("why: %q, want %q; sent %d, until %v", o.Why, why, o.CanarySent, o.CanaryUntil)
+				}
+			}
+			pending("")
+			d.Inspector.Throttle = func(string) *inspect.ThrottleView {
+				return &inspect.ThrottleView{State: "open", Why: "9 of 10 failed"}
+			}
+			pending(`queue "orders": breaker open: 9 of 10 failed`)
+			must(t, d.PauseQueue(ctx, operator, "orders", "ticket 7"))
+			pending(`queue "orders": paused by ann: ticket 7`)
+			d.Inspector.Throttle = nil
+			must(t, d.ResumeQueue(ctx, operator, "orders", ""))
+			pending("")
 			d.give(t, "orders", func(r *store.Record) bool { return back && string(r.Message.Body) == "2" })
 			time.Sleep(20 * time.Second)
 			if back {
@@ -443,6 +459,8 @@ func TestTheRestIsChangedOnlyIfTheCanaryDoesNotFailAgain(t *testing.T) {
 			}
 			if o := d.is(t, p.ID, operations.Watching, 5); o.Left == "" || o.Left > "13s" {
 				t.Errorf("%q are left of the canary's 30s", o.Left)
+			} else if o.CanarySent != 5 || o.CanaryUntil.Sub(time.Now()).Round(time.Second).String() != o.Left || o.Why != "" {
+				t.Errorf("sent %d, until %v, why %q", o.CanarySent, o.CanaryUntil, o.Why)
 			}
 			time.Sleep(20 * time.Second)
 			d.is(t, p.ID, operations.Finished, 30)

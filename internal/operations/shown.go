@@ -119,16 +119,19 @@ type Operation struct {
 	Why   string  `json:"why,omitempty" doc:"Why it is paused, stopped or canceled, or what it is waiting for."`
 	Rate  float64 `json:"rate"`
 	// CanarySize is how many messages are processed first.
-	CanarySize int        `json:"canary"`
-	Started    time.Time  `json:"started"`
-	StartedBy  string     `json:"started_by"`
-	Ended      *time.Time `json:"ended,omitempty"`
-	Done       int64      `json:"done"`
-	SkippedN   int64      `json:"skipped_now" doc:"Messages that were gone or had changed."`
-	Failed     int64      `json:"failed"`
-	PerSecond  float64    `json:"per_second" doc:"Lately."`
-	Left       string     `json:"left,omitempty" doc:"About how long the rest, or the watch of a canary, will take."`
-	Replayed   *Replayed  `json:"replayed,omitempty" doc:"Replay: what became of the messages that are done."`
+	CanarySize  int        `json:"canary"`
+	CanarySent  int64      `json:"canary_sent,omitempty" doc:"How many of the canary's are sent; of a canary alone."`
+	CanaryUntil *time.Time `json:"canary_until,omitempty" doc:"When the rest follows; absent: not all are sent."`
+
+	Started   time.Time  `json:"started"`
+	StartedBy string     `json:"started_by"`
+	Ended     *time.Time `json:"ended,omitempty"`
+	Done      int64      `json:"done"`
+	SkippedN  int64      `json:"skipped_now" doc:"Messages that were gone or had changed."`
+	Failed    int64      `json:"failed"`
+	PerSecond float64    `json:"per_second" doc:"Lately."`
+	Left      string     `json:"left,omitempty" doc:"About how long the rest, or the watch of a canary, will take."`
+	Replayed  *Replayed  `json:"replayed,omitempty" doc:"Replay: what became of the messages that are done."`
 }
 
 // HasRest reports whether it is a replay that ended before it reached all its messages.

@@ -355,7 +355,7 @@ func (op *operation) withOutcomes(all []actions.Outcome, canaries []canary, now 
 	first := int64(op.CanarySize)
 	switch processed := p.processed(); {
 	case op.progress.Done < first && (p.Done == first || processed == op.Count):
-		p.State = Watching
+		p.State, p.Pending = Watching, p.Done
 	case processed == op.Count:
 		p.State, p.Ended = Finished, &now
 	}
