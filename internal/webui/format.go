@@ -2,6 +2,7 @@ package webui
 
 import (
 	"fmt"
+	"html"
 	"html/template"
 	"math"
 	"net/url"
@@ -30,6 +31,7 @@ var functions = template.FuncMap{
 	"short":     short,
 	"lines":     func(s string) []string { return strings.Split(s, "\n") },
 	"command":   command,
+	"columns":   func() *columns { return &columns{} },
 	"list":      func(v ...any) []any { return v },
 	"spark":     spark,
 	"percent":   func(a, b int64) float64 { return math.Round(1000*float64(a)/float64(max(b, 1))) / 10 },
@@ -55,6 +57,45 @@ func count(v any) string {
 		return ""
 	}
 	return hint.Thousands(fmt.Sprint(v))
+}
+
+// columns are those of a table: its head names each once, and its cells take turns. On a narrow screen, where a
+// row is a card, a cell is labelled by its column's name.
+type columns struct {
+	cells []template.HTMLAttr
+	next  int
+}
+
+// Head adds a column, with its class, and what its name means.
+func (t *columns) Head(name string, classAndHelp ...string) template.HTML {
+	class, help := "", ""
+	if len(classAndHelp) > 0 {
+		class = ` class="` + html.EscapeString(classAndHelp[0]) + `"`
+	}
+	if len(classAndHelp) > 1 {
+		help = classAndHelp[1]
+	}
+	name = html.EscapeString(name)
+	t.cells = append(t.cells, template.HTMLAttr(strings.TrimPrefix(class+` data-label="`+name+`"`, " ")))
+	switch {
+	case help != "":
+		name = `<abbr title="` + html.EscapeString(help) + `">` + name + `</abbr>`
+	case class == ` class="box"`:
+		name = `<span class="unseen">` + name + `</span>`
+	}
+	return template.HTML(`<th scope="col"` + class + `>` + name + `</th>`)
+}
+
+// Cell returns the attributes of the next cell.
+func (t *columns) Cell() template.HTMLAttr {
+	t.next++
+	return t.cells[(t.next-1)%len(t.cells)]
+}
+
+// Span returns those of a cell for n columns, all of them not known.
+func (t *columns) Span(n int, label string) template.HTMLAttr {
+	t.next += n
+	return template.HTMLAttr(fmt.Sprintf(`class="n dim" data-label="%s" colspan="%d"`, html.EscapeString(label), n))
 }
 
 // plural is "1 message", "2 messages".
@@ -192,8 +233,7 @@ func messageURL(id string) string { return "/messages/" + url.PathEscape(id) }
 
 func operationURL(id string) string { return "/operations/" + url.PathEscape(id) }
 
-// groupURL is the list of groups with one alone.
-func groupURL(id string) string { return "/groups?" + url.Values{"q": {queryOf("group", id)}}.Encode() }
+func groupURL(id string) string { return "/groups/" + id }
 
 // messagesURL is the list for a query.
 func messagesURL(query string) string { return "/messages?" + url.Values{"q": {query}}.Encode() }

@@ -256,7 +256,7 @@ func (s *server) functions() template.FuncMap {
 		"find":     func(pairs ...string) string { return s.at(findURL(pairs...)) },
 		"messages": func(query string) string { return s.at(messagesURL(query)) },
 		"queue":    func(name string) string { return s.at(queueURL(name)) },
-		"group":    func(id string) string { return s.at("/groups/" + id) },
+		"group":    func(id string) string { return s.at(groupURL(id)) },
 		"message":  func(id string) string { return s.at(messageURL(id)) },
 	})
 	return all

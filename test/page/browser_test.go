@@ -395,6 +395,36 @@ func (b *tab) look(state string) {
 			widest)
 	}
 	b.size(1280, 900)
+	b.thumb(state)
+}
+
+// thumb holds the page to what a telephone needs: it does not scroll sideways, what is tapped is high enough for
+// a thumb, but for links within a sentence, and each cell says which column it is of.
+func (b *tab) thumb(state string) {
+	b.t.Helper()
+	b.size(390, 844)
+	for _, bad := range js[[]string](b, `new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(() => drawn((() => {
+		const bad = [], wide = document.documentElement.scrollWidth, seen = e => e.checkVisibility({ visibilityProperty: true }) && !e.closest(".unseen, .skip, .minutes");
+		if (wide > innerWidth) bad.push("the page scrolls sideways: it is " + wide + " pixels wide");
+		for (const e of [...document.querySelectorAll("a[href], button, summary, textarea, input:not([type=hidden])")].filter(seen)) {
+			const target = e.closest("label:has([type=checkbox], [type=radio])") ?? e, inSentence = getComputedStyle(e).display == "inline" && e.matches("p a, li a, dd a, h2 a, .now a, .wait a");
+			const r = target.getBoundingClientRect();
+			if (!inSentence && r.height < 43.5) bad.push(Math.round(r.height) + " pixels are too low for a thumb: " + e.outerHTML.slice(0, 120));
+		}
+		for (const cell of [...document.querySelectorAll(".rows:not(.minutes) > tbody > tr > *")].filter(seen)) {
+			let at = 0;
+			for (let c = cell.previousElementSibling; c; c = c.previousElementSibling) at += c.colSpan;
+			const head = cell.closest("table").tHead.rows[0].cells[at]?.textContent, label = cell.dataset.label, shows = getComputedStyle(cell, "::before").content;
+			const r = cell.getBoundingClientRect();
+			if (cell.colSpan == 1 && label != head || !label) bad.push("a cell of the column " + head + " is labelled " + label);
+			if (!cell.matches("th, .what, .name, .box") && shows != JSON.stringify(label)) bad.push("the label " + label + " is not shown, but " + shows);
+			if (r.left < 0 || r.right > innerWidth + 1) bad.push("a cell of the column " + head + " is beside the screen");
+		}
+		return [...new Set(bad)].slice(0, 12);
+	})()))))`) {
+		b.t.Errorf("%s, at 390 pixels: %s", state, bad)
+	}
+	b.size(1280, 900)
 }
 
 // scene is a made-up shop as the service serves it. Tests that need RabbitMQ and its traffic run a whole
