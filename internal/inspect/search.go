@@ -390,45 +390,65 @@ func (in *Inspector) Count(ctx context.Context, by auth.Caller, text string) (n 
 		})
 		return n, exact && err == nil, err
 	}
-	counts, err := in.Store.Counts(ctx)
+	c, sure, err := in.countStates(ctx, by, q)
 	if err != nil {
 		return 0, false, err
 	}
+	if sure {
+		return c.Waiting + c.Parked + c.Discarded, true, nil
+	}
+	return in.countEach(ctx, by, q)
+}
+
+// StateCounts are how many messages are in each state.
+type StateCounts struct{ Waiting, Parked, Discarded int64 }
+
+// CountStates returns how many messages of each state a query finds, if the store's counts tell: no message is
+// looked at.
+func (in *Inspector) CountStates(ctx context.Context, by auth.Caller, text string) (StateCounts, bool, error) {
+	q, err := in.parse(by, text)
+	if err != nil {
+		return StateCounts{}, false, err
+	}
+	return in.countStates(ctx, by, q)
+}
+
+func (in *Inspector) countStates(ctx context.Context, by auth.Caller, q *query.Query) (StateCounts, bool, error) {
+	counts, err := in.Store.Counts(ctx)
+	if err != nil {
+		return StateCounts{}, false, err
+	}
+	var c StateCounts
 	sure := true
-	add := func(state store.State, queue string, g *store.GroupCount, of int64) {
-		if of == 0 || !by.Sees(queue) {
-			return
-		}
-		says := q.Says(state, queue, g)
-		if sure = sure && says != 0; says > 0 {
-			n += of
+	add := func(queue string, g *store.GroupCount, of StateCounts) {
+		for _, s := range []struct {
+			state store.State
+			n     int64
+			sum   *int64
+		}{{store.Waiting, of.Waiting, &c.Waiting}, {store.Parked, of.Parked, &c.Parked},
+			{store.Discarded, of.Discarded, &c.Discarded}} {
+			if s.n == 0 || !by.Sees(queue) {
+				continue
+			}
+			says := q.Says(s.state, queue, g)
+			if sure = sure && says != 0; says > 0 {
+				*s.sum += s.n
+			}
 		}
 	}
 	for _, of := range counts {
-		add(store.Waiting, of.Queue, nil, of.Waiting)
-		add(store.Parked, of.Queue, nil, of.Parked)
-		add(store.Discarded, of.Queue, nil, of.Discarded)
+		add(of.Queue, nil, StateCounts{of.Waiting, of.Parked, of.Discarded})
 	}
-	if sure {
-		return n, true, nil
+	if sure || !q.ByGroup() {
+		return c, sure, nil
 	}
-	if q.ByGroup() {
-		groups, err := in.groupsSeen(ctx, by)
-		if err != nil {
-			return 0, false, err
-		}
-		n, sure = 0, true
-		for i := range groups {
-			g := &groups[i]
-			add(store.Waiting, g.Queue, g, g.Waiting)
-			add(store.Parked, g.Queue, g, g.Parked)
-			add(store.Discarded, g.Queue, g, g.Discarded)
-		}
-		if sure {
-			return n, true, nil
-		}
+	groups, err := in.groupsSeen(ctx, by)
+	c, sure = StateCounts{}, err == nil
+	for i := range groups {
+		g := &groups[i]
+		add(g.Queue, g, StateCounts{g.Waiting, g.Parked, g.Discarded})
 	}
-	return in.countEach(ctx, by, q)
+	return c, sure, err
 }
 
 // maxCountTime is how long messages are counted one by one.

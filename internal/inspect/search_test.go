@@ -339,6 +339,43 @@ func (s sluggish) Scan(ctx context.Context, r store.Range, visit func(store.List
 	})
 }
 
+// The counts behind the tabs of a page come from the store's counts, of what the caller sees; not known is not
+// none.
+func TestCountingStatesLooksAtNoMessage(t *testing.T) {
+	d := newDesk(unscanned{memstore.New()})
+	d.add(t, inspecttest.Parked("orders", 3)...)
+	d.add(t, inspecttest.Parked("mail", 2)...)
+	waiting := inspecttest.Parked("orders", 1)[0]
+	waiting.ID, waiting.State = uuid.UUID{9}, store.Waiting
+	d.add(t, waiting)
+	limited := caller(auth.Viewer)
+	limited.Queues = []string{"mail"}
+	for _, c := range []struct {
+		by    auth.Caller
+		query string
+		want  inspect.StateCounts
+		known bool
+	}{
+		{caller(auth.Viewer), "", inspect.StateCounts{Waiting: 1, Parked: 5}, true},
+		{caller(auth.Viewer), "queue:ord*", inspect.StateCounts{Waiting: 1, Parked: 3}, true},
+		{limited, "", inspect.StateCounts{Parked: 2}, true},
+		{limited, "queue:orders", inspect.StateCounts{}, true},
+		{caller(auth.Viewer), "text:x", inspect.StateCounts{}, false},
+	} {
+		n, known, err := d.CountStates(ctx, c.by, c.query)
+		if known != c.known || err != nil || known && n != c.want {
+			t.Errorf("%v %q: %+v (known %v), %v; want %+v", c.by.Queues, c.query, n, known, err, c.want)
+		}
+	}
+}
+
+// unscanned has no messages to look at.
+type unscanned struct{ store.Store }
+
+func (unscanned) Scan(context.Context, store.Range, func(store.Listed) (bool, error)) error {
+	return errors.New("a message was looked at")
+}
+
 // Who counts what only bodies tell does not wait for all of them.
 func TestACountEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -252,6 +252,7 @@ type Console interface {
 	Overview(ctx context.Context, c auth.Caller) (inspect.Overview, error)
 	Search(ctx context.Context, c auth.Caller, query, after string, limit int) (inspect.Page, error)
 	Count(ctx context.Context, c auth.Caller, query string) (n int64, exact bool, err error)
+	CountStates(ctx context.Context, c auth.Caller, query string) (n inspect.StateCounts, known bool, err error)
 	Message(ctx context.Context, c auth.Caller, id string) (inspect.Detail, error)
 	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
 	Groups(ctx context.Context, c auth.Caller, query, after string, limit int) (inspect.GroupPage, error)

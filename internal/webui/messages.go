@@ -13,6 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/query"
 )
 
 // perPage is how many messages a page of the list has.
@@ -22,6 +23,7 @@ const perPage = 50
 type tab struct {
 	Name, Query string
 	Current     bool
+	Count       string // "": not known without a search
 }
 
 // messagesData is the list of messages.
@@ -81,6 +83,7 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 		return view{}, err
 	}
 	d.Page = page
+	s.countTabs(r.Context(), c, d.Tabs)
 	if len(page.Messages) > 0 {
 		d.Newest = page.Messages[0].ID
 	}
@@ -95,15 +98,25 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 	return v, nil
 }
 
-// tabs are the saved queries: each is this query in another state.
+// soon is what the tab of the next ten minutes adds to the waiting ones.
+const soon = "due:<10m"
+
+// tabs are the saved queries: each is this query in another state, and the last one what is due soon.
 func tabs(query string) (all []tab, state string) {
 	rest, state := withoutState(query)
+	words := terms(rest)
+	at := slices.Index(words, soon)
+	isSoon := state == inspect.Waiting && at >= 0 && (at == 0 || words[at-1] != "NOT")
+	if isSoon {
+		rest = strings.Join(slices.Delete(words, at, at+1), " ")
+	}
 	narrowed := rest
 	if slices.Contains(terms(rest), "OR") { // AND binds closer
 		narrowed = "(" + rest + ")"
 	}
 	for _, s := range []string{inspect.Waiting, inspect.Parked, inspect.Retried, inspect.Discarded, ""} {
-		t := tab{Name: strings.ToUpper(s[:min(1, len(s))]) + s[min(1, len(s)):], Query: rest, Current: s == state}
+		t := tab{Name: strings.ToUpper(s[:min(1, len(s))]) + s[min(1, len(s)):], Query: rest,
+			Current: s == state && !isSoon}
 		if s == "" {
 			t.Name = "All"
 		} else {
@@ -111,7 +124,16 @@ func tabs(query string) (all []tab, state string) {
 		}
 		all = append(all, t)
 	}
-	return all, state
+	return append(all, tab{Name: "Due in ten minutes", Current: isSoon,
+		Query: strings.TrimSpace("state:" + inspect.Waiting + " " + soon + " " + narrowed)}), state
+}
+
+// countTabs fills in what the store's counts tell without a search.
+func (s *server) countTabs(ctx context.Context, c auth.Caller, all []tab) {
+	n, known, err := s.console.CountStates(ctx, c, all[4].Query)
+	if known && err == nil {
+		all[0].Count, all[1].Count, all[3].Count = count(n.Waiting), count(n.Parked), count(n.Discarded)
+	}
 }
 
 // withoutState removes the state from a query's terms, where all of them must hold.
@@ -196,8 +218,12 @@ func (s *server) newMessages(r *http.Request, c auth.Caller) (view, error) {
 
 // checkQuery checks a query while it is written.
 func (s *server) checkQuery(r *http.Request, _ auth.Caller) (view, error) {
-	q := r.URL.Query().Get("q")
-	return view{template: "messages", part: "check", data: queryErrorOf(q, parseQuery(q))}, nil
+	in := r.URL.Query()
+	q, err := query.Parse(in.Get("q"))
+	if err == nil && in.Has("groups") {
+		err = q.OnlyGroups()
+	}
+	return view{template: "messages", part: "check", data: queryErrorOf(in.Get("q"), err)}, nil
 }
 
 // export is all that a query finds, as a download.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	htmlpkg "html"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -665,6 +666,52 @@ func TestAGroupHasAPage(t *testing.T) {
 		if !strings.Contains(shown(s, from), `href="/groups/`+id+`"`) {
 			t.Errorf("%s does not lead to the group's page", from)
 		}
+	}
+}
+
+// Each tab says how many messages are behind it, as the caller sees them, where no search is needed for that.
+func TestATabSaysHowManyAreBehindIt(t *testing.T) {
+	shop := list().Shop
+	expect.NoError(t, shop.Store.Add(t.Context(), slices.Concat(inspecttest.Parked("orders", 3), inspecttest.Parked("mail", 2))))
+	counts := regexp.MustCompile(`>(\w+) <span class="total">([\d,]+)</span>`)
+	for _, c := range []struct {
+		sees  []string
+		query string
+		want  string
+	}{
+		{nil, "state:waiting", "[Waiting 0] [Parked 5] [Discarded 0]"},
+		{nil, "state:waiting queue:orders", "[Waiting 0] [Parked 3] [Discarded 0]"},
+		{[]string{"mail"}, "state:waiting", "[Waiting 0] [Parked 2] [Discarded 0]"},
+		{nil, "text:x", ""},
+	} {
+		h := webui.Handler(shop, webui.Options{Caller: func(*http.Request) auth.Caller {
+			return auth.Caller{Name: "ann", Role: auth.Viewer, Queues: c.sees}
+		}})
+		var got []string
+		for _, m := range counts.FindAllStringSubmatch(get(h, "/messages?q="+url.QueryEscape(c.query)).Body.String(), -1) {
+			got = append(got, fmt.Sprint(m[1:]))
+		}
+		expect.Equal(t, strings.Join(got, " "), c.want, "%s for %v", c.query, c.sees)
+	}
+}
+
+// What a box of queries suggests can be asked there, and what cannot is said while it is written.
+func TestABoxSuggestsWhatItTakes(t *testing.T) {
+	for _, page := range []string{"/messages", "/groups"} {
+		_, suggests, _ := strings.Cut(shown(list(), page), `placeholder="`)
+		suggests, _, _ = strings.Cut(suggests, `"`)
+		q := url.QueryEscape(htmlpkg.UnescapeString(suggests))
+		if says := shown(list(), page+"?q="+q); suggests == "" || strings.Contains(says, "query-fault") {
+			t.Errorf("%s suggests %s, and refuses it", page, suggests)
+		}
+	}
+	for check, fault := range map[string]bool{"q=attempt:3": false, "q=attempt:3&groups=1": true, "q=error:x&groups=1": false} {
+		if says := shown(list(), "/messages/check?"+check); strings.Contains(says, "query-fault") != fault {
+			t.Errorf("the check of %s says %q", check, says)
+		}
+	}
+	if !strings.Contains(shown(list(), "/groups"), `hx-get="/messages/check?groups=1"`) {
+		t.Error("the box of the groups is checked as one of messages")
 	}
 }
 

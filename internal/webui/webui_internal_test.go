@@ -51,8 +51,15 @@ func TestASearchThatDoesNotEnd(t *testing.T) {
 	})
 }
 
+// uncounted is a console that counts nothing without a search.
+type uncounted struct{ operations.Console }
+
+func (uncounted) CountStates(context.Context, auth.Caller, string) (inspect.StateCounts, bool, error) {
+	return inspect.StateCounts{}, false, nil
+}
+
 // far is a console whose search finds its only message on the third page.
-type far struct{ operations.Console }
+type far struct{ uncounted }
 
 func (far) Search(_ context.Context, _ auth.Caller, _, after string, _ int) (inspect.Page, error) {
 	switch after {
@@ -101,7 +108,7 @@ func TestAFormIsBounded(t *testing.T) {
 }
 
 // one is a console with one message.
-type one struct{ operations.Console }
+type one struct{ uncounted }
 
 func (one) Search(context.Context, auth.Caller, string, string, int) (inspect.Page, error) {
 	return inspect.Page{Messages: []inspect.Message{{ID: "a&b", State: inspect.Parked}}}, nil
@@ -194,6 +201,8 @@ func TestTabsKeepTheMeaningOfAQuery(t *testing.T) {
 	for query, want := range map[string]struct{ state, waiting, all string }{
 		"":                                  {"", "state:waiting", ""},
 		"state:parked":                      {"parked", "state:waiting", ""},
+		"queue:a state:waiting due:<10m":    {"waiting", "state:waiting queue:a", "queue:a"},
+		"queue:a NOT due:<10m":              {"", "state:waiting queue:a NOT due:<10m", "queue:a NOT due:<10m"},
 		"queue:a state:parked":              {"parked", "state:waiting queue:a", "queue:a"},
 		`text:"state:parked" x`:             {"", `state:waiting text:"state:parked" x`, `text:"state:parked" x`},
 		"text:a OR text:b":                  {"", "state:waiting (text:a OR text:b)", "text:a OR text:b"},
@@ -206,6 +215,10 @@ func TestTabsKeepTheMeaningOfAQuery(t *testing.T) {
 		all, state := tabs(query)
 		if state != want.state || all[0].Query != want.waiting || all[4].Query != want.all {
 			t.Errorf("%s: of state %q; waiting %q, all %q", query, state, all[0].Query, all[4].Query)
+		}
+		if again, state := tabs(all[5].Query); state != "waiting" || !again[5].Current || again[0].Current ||
+			again[5].Query != all[5].Query {
+			t.Errorf("%s: its tab of what is due soon leads to %+v, of state %q", query, again, state)
 		}
 		if again, state := tabs(all[0].Query); state != "waiting" || again[0].Query != all[0].Query {
 			t.Errorf("%s: its tab of what waits leads to %q, of state %q", query, again[0].Query, state)
