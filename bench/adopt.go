@@ -230,7 +230,7 @@ func (a *adopting) replayFirst(ctx context.Context) (op operations.Operation, er
 	if w.Flush(); adopted != *adopt {
 		return op, fmt.Errorf("queues with %d messages were found and adopted, not %d", adopted, *adopt)
 	}
-	page, err := a.client.Groups(ctx, "state:parked")
+	page, err := a.client.Groups(ctx, "state:parked", "")
 	if err != nil {
 		return op, err
 	}

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -284,6 +285,125 @@ func TestABreakerThatAPersonSets(t *testing.T) {
 	})
 }
 
+// A group's state is kept, filters the lists, and ends by itself: what is resolved when its error comes again, what
+// is ignored when it comes ten times as often.
+func TestGroupStates(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		fail := func(n int) {
+			all := make([]*store.Record, n)
+			for i := range all {
+				all[i] = record("orders", store.Parked, "body")
+				all[i].Error, all[i].FailedAt = "boom", time.Now()
+			}
+			d.add(t, all...)
+		}
+		fail(1)
+		page, err := d.Groups(ctx, operator, "", "", "", 0)
+		must(t, err)
+		id := page.Groups[0].ID
+		listed := func(filter string) (n int) {
+			page, err := d.Groups(ctx, operator, "", filter, "", 0)
+			must(t, err)
+			if len(page.Groups) != page.Total {
+				t.Errorf("%q: %d of %d", filter, len(page.Groups), page.Total)
+			}
+			return page.Total
+		}
+		is := func(state, was string) {
+			t.Helper()
+			g, err := d.Group(ctx, operator, id)
+			if err != nil || g.State != state || g.StateWas != was {
+				t.Errorf("it is %q and was %q (%v), want %q, %q", g.State, g.StateWas, err, state, was)
+			}
+			shown := 1
+			if state == inspect.Ignored || state == inspect.Resolved {
+				shown = 0
+			}
+			for _, of := range append(inspect.GroupStates, inspect.AllStates) {
+				want := 0
+				if of == state || of == inspect.AllStates {
+					want = 1
+				}
+				expect.Equal(t, listed(of), want, "%s, listed by %s", state, of)
+			}
+			expect.Equal(t, listed(""), shown, "%s, listed", state)
+			o, err := d.Overview(ctx, operator)
+			must(t, err)
+			expect.Equal(t, len(o.Groups), shown, "%s, on the overview", state)
+		}
+		set := func(state string) {
+			t.Helper()
+			must(t, d.SetGroupState(ctx, operator, id, state, "ticket 7"))
+		}
+		is(inspect.Open, "")
+		expect.Err(t, d.SetGroupState(ctx, caller(auth.Viewer), id, inspect.Ignored, ""), auth.ErrForbidden, "a viewer")
+		expect.Err(t, d.SetGroupState(ctx, caller(auth.Operator, "mail"), id, inspect.Ignored, ""), inspect.ErrNotFound, "another's")
+		expect.Err(t, d.SetGroupState(ctx, operator, id, "closed", ""), inspect.ErrInvalid, "closed")
+		_, err = d.Groups(ctx, operator, "", "closed", "", 0)
+		expect.Err(t, err, inspect.ErrInvalid, "a list of closed ones")
+		set(inspect.Acknowledged)
+		fail(1)
+		is(inspect.Acknowledged, "")
+		if g, err := d.Group(ctx, operator, id); err != nil || g.StateBy != operator.Name || g.StateNote != "ticket 7" || g.StateAt == nil {
+			t.Errorf("%+v, %v", g.GroupState, err)
+		}
+		set(inspect.Resolved)
+		must(t, d.Forget(ctx, time.Now()))
+		is(inspect.Resolved, "")
+		fail(1) // in the same minute
+		is(inspect.Open, inspect.Resolved)
+		set(inspect.Ignored)
+		fail(26)
+		is(inspect.Ignored, "") // 29 failures, of which 3 were before
+		fail(1)
+		is(inspect.Open, inspect.Ignored)
+		must(t, d.Forget(ctx, time.Now())) // which writes it down: the day's failures are soon forgotten
+		states, err := inspect.SetGroupStates(ctx, d.store)
+		must(t, err)
+		expect.Equal(t, states[id].State, inspect.Open, "in the store")
+		set(inspect.Open)
+		is(inspect.Open, "")
+		var did []string
+		for _, e := range d.audit.Entries() {
+			did = append(did, e.Did+" "+e.Why+" "+e.Outcome)
+		}
+		want := "; group acknowledged ticket 7 done 0; group resolved ticket 7 done 0; group ignored ticket 7 done 0; " +
+			"group open ticket 7 done 0"
+		if all := strings.Join(did, "; "); !strings.HasPrefix(all, "group ignored  refused: ") || !strings.HasSuffix(all, want) {
+			t.Errorf("the audit log: %s", all)
+		}
+	})
+}
+
+// The states of groups without messages are dropped after a month, and earlier where there are very many.
+func TestStatesOfGroupsThatAreGone(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		now := time.Now()
+		put := func(id string, ago time.Duration) {
+			value, err := json.Marshal(inspect.NewGroupState(&store.GroupCount{}, inspect.Ignored, "ann", "", now.Add(-ago)))
+			must(t, err)
+			must(t, d.store.PutEntries(ctx, []store.Entry{{Name: store.GroupStatePrefix + id, Value: value}}))
+		}
+		left := func() (n int, has map[string]inspect.GroupState) {
+			must(t, d.Forget(ctx, now))
+			has, err := inspect.SetGroupStates(ctx, d.store)
+			must(t, err)
+			return len(has), has
+		}
+		put("old", 31*24*time.Hour)
+		put("late", 29*24*time.Hour)
+		if n, has := left(); n != 1 || has["late"].State != inspect.Ignored {
+			t.Errorf("%v are left", has)
+		}
+		for i := range 1000 {
+			put(fmt.Sprint(i), time.Duration(i)*time.Second)
+		}
+		if n, has := left(); n != 1000 || has["late"].State != "" {
+			t.Errorf("%d are left, with the oldest: %+v", n, has["late"])
+		}
+	})
+}
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var (
@@ -362,7 +482,7 @@ func TestWhatIsParkedTooLongIsDiscarded(t *testing.T) {
 			want[parked(queue, "boom", 31*day)] = old
 			want[parked(queue, "boom", 29*day)] = store.Parked
 			want[parked(queue, "noted", 31*day)] = noted
-			groups, err := d.Groups(ctx, operator, "error:noted queue:"+queue, "", 0)
+			groups, err := d.Groups(ctx, operator, "error:noted queue:"+queue, "", "", 0)
 			must(t, err)
 			must(t, d.NoteGroup(ctx, operator, groups.Groups[0].ID, "ticket 4711"))
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,12 +21,12 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// set changes a setting of a queue: in the store before it is put into force, so that it is not
+// set changes a setting of a queue or group: in the store before it is put into force, so that it is not
 // forgotten at the next start.
 func (a *Actions) set(
-	ctx context.Context, by auth.Caller, did, queue, reason string, e store.Entry, putIntoForce func(),
+	ctx context.Context, by auth.Caller, did, on, reason string, e store.Entry, putIntoForce func(),
 ) error {
-	return a.Logged(by, did, queue, reason, func() error {
+	return a.Logged(by, did, on, reason, func() error {
 		if err := a.settings.Acquire(ctx, 1); err != nil {
 			return err
 		}
@@ -253,6 +254,75 @@ func (a *Actions) NoteGroup(ctx context.Context, by auth.Caller, groupID, note s
 	})
 }
 
+// SetGroupState sets what people have decided about an error group, with a note such as a ticket.
+func (a *Actions) SetGroupState(ctx context.Context, by auth.Caller, groupID, state, note string) error {
+	if !slices.Contains(inspect.GroupStates, state) {
+		return fmt.Errorf("%w: the state is %.40q, and must be open, acknowledged, ignored or resolved",
+			inspect.ErrInvalid, state)
+	}
+	if err := a.Permit(by, auth.Operator, "group "+state, groupID); err != nil {
+		return err
+	}
+	g, err := a.Inspect.GroupCount(ctx, by, groupID)
+	if err != nil {
+		return err
+	}
+	e := store.Entry{Name: store.GroupStatePrefix + g.ID.String()}
+	if e.Value, err = json.Marshal(inspect.NewGroupState(&g, state, by.Name, note, a.now())); err != nil {
+		return err
+	}
+	return a.set(ctx, by, "group "+state, "group "+g.ID.String()+" of "+g.Queue, note, e, func() {})
+}
+
+// A group's state is dropped when the group has been gone since goneFor after it was set, or when there are
+// more than maxGone such states.
+const (
+	goneFor = 30 * 24 * time.Hour
+	maxGone = 1000
+)
+
+// keepGroupStates writes down which groups have reopened by themselves, since counts by hour are soon gone, and
+// drops the states of groups that are no longer there.
+func (a *Actions) keepGroupStates(ctx context.Context, now time.Time) error {
+	if err := a.settings.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer a.settings.Release(1)
+	set, err := inspect.SetGroupStates(ctx, a.Store)
+	if err != nil || len(set) == 0 {
+		return err
+	}
+	groups, err := a.Store.Groups(ctx)
+	if err != nil {
+		return err
+	}
+	var entries []store.Entry
+	for i := range groups {
+		g, id := &groups[i], groups[i].ID.String()
+		if was, ok := set[id]; ok {
+			if is := was.Lately(g, now); is.State != was.State {
+				value, err := json.Marshal(is)
+				if err != nil {
+					return err
+				}
+				entries = append(entries, store.Entry{Name: store.GroupStatePrefix + id, Value: value})
+				a.Inspect.Log.Info("an error group has reopened", "group", id, "queue", g.Queue, "was", was.State)
+			}
+			delete(set, id)
+		}
+	}
+	gone := slices.SortedFunc(maps.Keys(set), func(a, b string) int { return set[b].StateAt.Compare(*set[a].StateAt) })
+	for n, id := range gone {
+		if n >= maxGone || now.Sub(*set[id].StateAt) > goneFor {
+			entries = append(entries, store.Entry{Name: store.GroupStatePrefix + id})
+		}
+	}
+	if len(entries) == 0 {
+		return nil
+	}
+	return a.Store.PutEntries(ctx, entries)
+}
+
 // SnapshotMade is a snapshot of the store.
 type SnapshotMade struct {
 	Folder   string  `json:"folder" doc:"On the service's machine."`
@@ -303,7 +373,7 @@ func (a *Actions) Forget(ctx context.Context, now time.Time) error {
 	if err == nil && n > 0 {
 		a.Inspect.Log.Info("discarded messages are gone for good: their time to be restored is over", "messages", n)
 	}
-	return errors.Join(err, a.Audit.Forget(ctx, now))
+	return errors.Join(err, a.keepGroupStates(ctx, now), a.Audit.Forget(ctx, now))
 }
 
 // expireStep is how many messages are discarded in one step: few enough that others do not wait long.

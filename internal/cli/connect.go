@@ -100,12 +100,12 @@ func (p *program) withClient(
 // queryFlags say which messages, besides the argument.
 type queryFlags struct{ text, queue, state string }
 
-func (f *queryFlags) add(p *program, c *cobra.Command) {
+func (f *queryFlags) add(p *program, c *cobra.Command, otherStates ...string) {
 	c.Flags().StringVar(&f.text, "query", "", "the query, as the argument may be")
 	c.Flags().StringVar(&f.queue, "queue", "", "of this work queue; left out: of all")
 	c.Flags().StringVar(&f.state, "state", "", "waiting, retried, parked or discarded; left out: all")
 	_ = c.RegisterFlagCompletionFunc("queue", p.completeQueues)
-	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, noFiles))
+	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(append(states, otherStates...), noFiles))
 }
 
 var states = []string{inspect.Waiting, inspect.Retried, inspect.Parked, inspect.Discarded}

@@ -389,23 +389,59 @@ func retries(q inspect.Queue, now time.Time) string {
 }
 
 func (p *program) groups() *cobra.Command {
-	c := p.withQuery(&cobra.Command{
+	var f queryFlags
+	var note string
+	c := &cobra.Command{
 		Use:   "groups [QUERY | ID]",
 		Short: "Show error groups: messages that failed with the same error, those with the most kept messages first",
 		Long: `A group has the messages of a queue with the same error, once numbers, ids and times are
 taken out; or with the same reason and type where no error is known. Of one group, by its
-ID, it shows the newest error as it came, and what the messages have in common. To see a
-group's messages: redrive messages list group:ID`,
-		Example: "  redrive groups state:parked\n  redrive groups 5a1f0c2b9e3d4a76",
-	}, func(ctx context.Context, client httpapi.Client, query string) error {
-		if _, err := errorgroup.Parse(query); err == nil {
+ID, it shows the newest error as it came, and what the messages have in common; --state sets
+its state: open, acknowledged, ignored until it fails ten times as often in a day, or resolved
+until a message fails with it again. Without --state, a list leaves out ignored and resolved
+ones. To see a group's messages: redrive messages list group:ID`,
+		Example: "  redrive groups state:parked\n  redrive groups --state ignored\n" +
+			"  redrive groups 5a1f0c2b9e3d4a76\n" +
+			"  redrive groups 5a1f0c2b9e3d4a76 --state acknowledged --note 'ticket 4711'",
+		ValidArgsFunction: p.completeQuery,
+	}
+	values := append(slices.Clone(inspect.GroupStates), inspect.AllStates)
+	f.add(p, c, values...)
+	const expected = "of groups open, acknowledged, ignored, resolved or all; of messages waiting, retried, parked " +
+		"or discarded"
+	c.Flags().Lookup("state").Usage = expected
+	c.Flags().StringVar(&note, "note", "", "with ID and --state: such as a ticket or a link")
+	c = p.withClient(c, func(ctx context.Context, client httpapi.Client, args []string) error {
+		f, state := f, ""
+		if slices.Contains(values, f.state) {
+			f.state, state = "", f.state
+		} else if f.state != "" && !slices.Contains(states, f.state) {
+			return fmt.Errorf("--state %q: expected %s: %w", f.state, expected, errUsage)
+		}
+		query, err := f.query(args)
+		if err != nil {
+			return err
+		}
+		p.query = query
+		_, notID := errorgroup.Parse(query)
+		switch {
+		case note != "" && (notID != nil || state == ""):
+			return fmt.Errorf("--note goes with the ID of a group and --state: %w", errUsage)
+		case notID == nil && state != "":
+			if err := client.SetGroupState(ctx, query, state, note); err != nil {
+				return err
+			}
+			fmt.Fprintf(p.err, "The group is %s.\n", state)
+			return nil
+		case notID == nil:
 			g, err := client.Group(ctx, query)
 			if err != nil {
 				return err
 			}
-			return write(p, g, func(g inspect.GroupDetail) string { return g.ID }, func(w io.Writer) { groupDetail(w, g) })
+			return write(p, g, func(g inspect.GroupDetail) string { return g.ID },
+				func(w io.Writer) { groupDetail(w, g) })
 		}
-		all, err := client.Groups(ctx, query)
+		all, err := client.Groups(ctx, query, state)
 		if err != nil {
 			return err
 		}
@@ -420,7 +456,8 @@ func groupDetail(w io.Writer, g inspect.GroupDetail) {
 	all := [][2]string{{"ID", g.ID}, {"Queue", g.Queue}, {"Waiting", count(g.Waiting)}, {"Parked", count(g.Parked)},
 		{"Discarded", count(g.Discarded)}, {"First", timeText(&g.First)}, {"Last", timeText(&g.Last)},
 		{"Last 24 h", spark(g.Hours)}, {"Grouped as", cmp.Or(g.Error, strings.TrimSpace(g.Reason+" "+g.Type))},
-		{"Note", g.Note}}
+		{"Note", g.Note}, {"State", strings.TrimPrefix(g.StateWas+", reopened: ", ", reopened: ") + g.State},
+		{"Set by", g.StateBy}, {"Set at", timeText(g.StateAt)}, {"Ticket", g.StateNote}}
 	if g.Newest != nil {
 		all = append(all, [2]string{"Newest error", g.Newest.Error}, [2]string{"Types", shares(g.Types)},
 			[2]string{"Failures", shares(g.Attempts)}, [2]string{"Newest", "redrive messages show " + g.Newest.Key},

@@ -527,14 +527,15 @@ func TestAQueueIsShownWhole(t *testing.T) {
 func TestAGroupIsShownWhole(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
 	g := inspect.GroupDetail{
-		Group:  inspect.Group{ID: "5a1f0c2b9e3d4a76", Queue: "orders", Parked: 1204, Error: "card # declined", First: at, Last: at},
+		Group: inspect.Group{ID: "5a1f0c2b9e3d4a76", Queue: "orders", Parked: 1204, Error: "card # declined", First: at, Last: at,
+			GroupState: inspect.GroupState{State: inspect.Open, StateWas: inspect.Resolved, StateBy: "ann", StateAt: &at, StateNote: "ticket 7"}},
 		Newest: &inspect.Message{Key: oneID + ".7", Error: "card 4711 declined"}, Oldest: &inspect.Message{Key: oneID + ".2"},
 		Types: []inspect.Share{{Value: "Paid", Count: 900}, {Value: "Sent", Count: 100}}, Looked: 1000, Bounded: true,
 	}
 	shown := text(func(w io.Writer) { groupDetail(w, g) })
 	for _, want := range []string{
 		`^Parked +1,204$`, `^First +2023-11-14 22:13:20 UTC$`, `^Newest error +card 4711 declined$`, `^Grouped as +card # declined$`,
-		`^Types +Paid × 900, Sent × 100$`, `^Oldest +redrive messages show ` + oneID + `\.2$`, `^Of 1,000 messages; it has more\.$`,
+		`^State +resolved, reopened: open$`, `^Set by +ann$`, `^Ticket +ticket 7$`, `^Types +Paid × 900, Sent × 100$`, `^Oldest +redrive messages show ` + oneID + `\.2$`, `^Of 1,000 messages; it has more\.$`,
 	} {
 		if !regexp.MustCompile("(?m)" + want).MatchString(shown) {
 			t.Errorf("%q is not in\n%s", want, shown)

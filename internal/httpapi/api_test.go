@@ -250,7 +250,7 @@ func newScene(t testing.TB, who *access, readOnly bool) *scene {
 			must(s.store.Add(t.Context(), []*store.Record{r}))
 		}
 	}
-	groups, err := s.console.Groups(t.Context(), root, "queue:"+orders, "", 0)
+	groups, err := s.console.Groups(t.Context(), root, "queue:"+orders, "", "", 0)
 	must(err)
 	s.group = groups.Groups[0].ID
 	for _, id := range []*string{&s.plan, &s.op} {
@@ -354,6 +354,8 @@ var rules = map[string]rule{
 		return v1 + "/act", `{"verb":"replay","ids":["` + s.ids[store.Parked] + `"]}`
 	}, least: auth.Operator, changes: true, audited: true, ok: 200},
 	"PUT /api/v1/groups/{id}/note": {ask: func(s *scene) (string, string) { return v1 + "/groups/" + s.group + "/note", `{"note":"known"}` },
+		least: auth.Operator, changes: true, audited: true, ok: 204, elsewhere: 404},
+	"POST /api/v1/groups/{id}/state": {ask: func(s *scene) (string, string) { return v1 + "/groups/" + s.group + "/state", `{"state":"ignored"}` },
 		least: auth.Operator, changes: true, audited: true, ok: 204, elsewhere: 404},
 	"PUT /api/v1/queues/{queue}/pause": {ask: func(*scene) (string, string) { return v1 + "/queues/" + orders + "/pause", `{"reason":"down"}` },
 		least: auth.Operator, changes: true, audited: true, ok: 204, elsewhere: 403},
@@ -560,6 +562,8 @@ var pageRules = map[string]rule{
 	"POST /messages/{id}/edit": {ask: form(func(s *scene) string { return "/messages/" + s.ids[store.Parked] + "/edit" }, with("content", `{"card":2}`, "send", "1")), kind: typeForm,
 		least: auth.Editor, changes: true, audited: true, ok: 303, elsewhere: 404, looks: true},
 	"POST /groups/{id}/note": {ask: form(func(s *scene) string { return "/groups/" + s.group + "/note" }, with("note", "known")), kind: typeForm,
+		least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 404},
+	"POST /groups/{id}/state": {ask: form(func(s *scene) string { return "/groups/" + s.group + "/state" }, with("state", "acknowledged")), kind: typeForm,
 		least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 404},
 	"POST /queues/pause": {ask: form(at("/queues/pause"), with("queue", orders)), kind: typeForm, least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 403},
 	"POST /follow": {ask: form(at("/follow"), with("from", orders)), kind: typeForm,

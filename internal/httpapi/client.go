@@ -281,11 +281,11 @@ func (c Client) Message(ctx context.Context, id string) (d inspect.Detail, err e
 	return d, c.call(ctx, http.MethodGet, v1+"/messages"+escaped(id), nil, nil, &d)
 }
 
-// Groups of failures among what a query finds: all of them, page by page.
-func (c Client) Groups(ctx context.Context, query string) (all inspect.GroupPage, err error) {
+// Groups of failures among what a query finds, by state: all of them, page by page.
+func (c Client) Groups(ctx context.Context, query, state string) (all inspect.GroupPage, err error) {
 	for after := ""; ; {
 		var next inspect.GroupPage
-		if err := c.call(ctx, http.MethodGet, v1+"/groups", page(after, maxPaged, "q", query), nil,
+		if err := c.call(ctx, http.MethodGet, v1+"/groups", page(after, maxPaged, "q", query, "state", state), nil,
 			&next); err != nil {
 			return all, err
 		}
@@ -345,6 +345,11 @@ func (c Client) Ledger(ctx context.Context, recount bool) (all inspect.Ledger, e
 // AllowReplays allows replays to a queue that is not enrolled.
 func (c Client) AllowReplays(ctx context.Context, queue, reason string) error {
 	return c.call(ctx, http.MethodPut, v1+"/queues"+escaped(queue)+"/replays", nil, Reason{reason}, nil)
+}
+
+// SetGroupState sets a group's state.
+func (c Client) SetGroupState(ctx context.Context, group, state, note string) error {
+	return c.call(ctx, http.MethodPost, v1+"/groups"+escaped(group)+"/state", nil, GroupState{state, note}, nil)
 }
 
 // PauseQueue pauses the retries of a queue.

@@ -64,11 +64,16 @@ func TestTheClientDoesAllOfIt(t *testing.T) {
 	data, err := io.ReadAll(body)
 	_ = body.Close()
 	check("body", string(data) == `{"card":"`+secret+`"}`, err, data)
-	g, err := c.Groups(ctx, "queue:"+orders)
+	g, err := c.Groups(ctx, "queue:"+orders, "")
 	check("groups", len(g.Groups) == 1, err, g)
 	check("note", true, c.NoteGroup(ctx, g.Groups[0].ID, "known é"), nil)
-	g, err = c.Groups(ctx, "queue:"+orders)
+	g, err = c.Groups(ctx, "queue:"+orders, "")
 	check("groups", g.Groups[0].Note == "known é", err, g)
+	check("a group's state", true, c.SetGroupState(ctx, g.Groups[0].ID, inspect.Resolved, "ticket é"), nil)
+	g, err = c.Groups(ctx, "queue:"+orders, "")
+	check("groups to see to", len(g.Groups) == 0, err, g)
+	g, err = c.Groups(ctx, "queue:"+orders, inspect.Resolved)
+	check("groups that are resolved", len(g.Groups) == 1 && g.Groups[0].StateNote == "ticket é", err, g)
 	oneGroup, err := c.Group(ctx, g.Groups[0].ID)
 	check("a group", oneGroup.Note == "known é" && oneGroup.Newest != nil, err, oneGroup)
 	check("pause", true, c.PauseQueue(ctx, orders, "down"), nil)
@@ -175,7 +180,7 @@ func TestRefusalsInTheClient(t *testing.T) {
 	}
 	for what, err := range map[string]error{
 		"messages": errOf(admin.Messages(ctx, "état:x", "", 0)), "count": errOf(admin.Count(ctx, "é staat:parked")),
-		"groups": errOf(admin.Groups(ctx, "é staat:parked")), "export": errOf(admin.Export(ctx, "é staat:parked", "jsonl", io.Discard)),
+		"groups": errOf(admin.Groups(ctx, "é staat:parked", "")), "export": errOf(admin.Export(ctx, "é staat:parked", "jsonl", io.Discard)),
 		"export as csv": errOf(admin.Export(ctx, "é staat:parked", "csv", io.Discard)),
 		"plan":          errOf(admin.Plan(ctx, operations.PlanRequest{Verb: actions.Discard, Query: "é staat:parked"})),
 	} {

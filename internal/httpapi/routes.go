@@ -104,9 +104,10 @@ func (a *API) showRoutes() {
 	handle(a, route(http.MethodGet, "/groups", "groups", "See", "Groups of failures among what a query finds"),
 		func(ctx context.Context, c auth.Caller, in *struct {
 			Query
+			State string `query:"state" enum:"open,acknowledged,ignored,resolved,all" doc:"Left out: the first two."`
 			Paged
 		}) (inspect.GroupPage, error) {
-			return a.Console.Groups(ctx, c, in.Q, in.After, in.Limit)
+			return a.Console.Groups(ctx, c, in.Q, in.State, in.After, in.Limit)
 		})
 	handle(a, route(http.MethodGet, "/groups/{id}", "group", "See",
 		"A group of failures: its newest error, and what its messages have in common"),
@@ -280,6 +281,14 @@ func (a *API) actRoutes() {
 			Body Note
 		}) error {
 			return a.Console.NoteGroup(ctx, c, in.ID, in.Body.Note)
+		})
+
+	handleNothing(a, route(http.MethodPost, "/groups/{id}/state", "group-state", "Act", "Set a group's state"),
+		func(ctx context.Context, c auth.Caller, in *struct {
+			Named
+			Body GroupState
+		}) error {
+			return a.Console.SetGroupState(ctx, c, in.ID, in.Body.State, in.Body.Note)
 		})
 
 	handleNothing(a, route(http.MethodPut, "/queues/{queue}/replays", "allow-replays", "Act",

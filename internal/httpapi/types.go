@@ -47,6 +47,12 @@ type Note struct {
 	Note string `json:"note" maxLength:"2000" doc:"Empty: none."`
 }
 
+// GroupState is what a person decides about a group.
+type GroupState struct {
+	State string `json:"state" enum:"open,acknowledged,ignored,resolved"`
+	Note  string `json:"note,omitempty" maxLength:"500" doc:"Such as a ticket or a link; in the audit log too."`
+}
+
 // Reason is why something is done, for the audit log.
 type Reason struct {
 	Reason string `json:"reason,omitempty" maxLength:"500"`

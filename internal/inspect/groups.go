@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -31,12 +32,92 @@ type Group struct {
 	Hours     []int64   `json:"hours" doc:"Failures in each of the last 24 hours, the current one last."`
 	Note      string    `json:"note,omitempty"`
 	Rule      string    `json:"rule" doc:"A rule in YAML that would park such failures at once."`
+	GroupState
+}
+
+// GroupState is what people have decided about a group.
+type GroupState struct {
+	State     string     `json:"state" enum:"open,acknowledged,ignored,resolved"`
+	StateWas  string     `json:"state_was,omitempty" doc:"The state in which it reopened by itself."`
+	StateBy   string     `json:"state_by,omitempty" doc:"Who set it."`
+	StateAt   *time.Time `json:"state_at,omitempty"`
+	StateNote string     `json:"state_note,omitempty" doc:"Such as a ticket or a link."`
+	// Before is how many failures there were in the day before it was ignored, or in the hour up to its resolution.
+	Before int64 `json:"state_before,omitempty" csv:"-" doc:"Failures in the day, or hour, in which it was set."`
+}
+
+// States of a group. AllStates is the filter of a list that leaves out none.
+const (
+	Open         = "open"
+	Acknowledged = "acknowledged"
+	Ignored      = "ignored"
+	Resolved     = "resolved"
+	AllStates    = "all"
+)
+
+// GroupStates are all states of a group.
+var GroupStates = []string{Open, Acknowledged, Ignored, Resolved}
+
+// muchMore is how many times as often as in the day before an ignored group must fail to reopen.
+const muchMore = 10
+
+// NewGroupState returns the state that a person sets now.
+func NewGroupState(g *store.GroupCount, state, by, note string, now time.Time) GroupState {
+	s := GroupState{State: state, StateBy: by, StateAt: &now, StateNote: note}
+	switch state {
+	case Ignored:
+		s.Before = failures(g, 24)
+	case Resolved:
+		s.Before = failures(g, 1)
+	}
+	return s
+}
+
+// failures counts those of the last hours, the current one included.
+func failures(g *store.GroupCount, hours int64) (n int64) {
+	for _, of := range g.Hours[max(0, int64(len(g.Hours))-hours):] {
+		n += of
+	}
+	return n
+}
+
+// Lately returns the state at now: a resolved group reopens when a message fails after that, an ignored one when
+// it comes much more often.
+func (s GroupState) Lately(g *store.GroupCount, now time.Time) GroupState {
+	if s.StateAt == nil {
+		return GroupState{State: Open}
+	}
+	again := false
+	switch s.State {
+	case Resolved: // Last is exact to the minute only
+		again = g.Last.After(*s.StateAt) || failures(g, 1+now.Unix()/3600-s.StateAt.Unix()/3600) > s.Before
+	case Ignored:
+		again = failures(g, 24) >= muchMore*max(s.Before, 1)
+	}
+	if again {
+		s.StateWas, s.State = s.State, Open
+	}
+	return s
+}
+
+// passes reports whether a list has a group of that state. The filter is a state, AllStates, or "": all but
+// ignored and resolved.
+func (s GroupState) passes(filter string) bool {
+	return filter == AllStates || filter == s.State || filter == "" && s.State != Ignored && s.State != Resolved
+}
+
+// SetGroupStates are the states that people have set, by group. Lately tells which of them still hold.
+func SetGroupStates(ctx context.Context, s settings) (map[string]GroupState, error) {
+	all, err := readSettings[GroupState](ctx, s, store.GroupStatePrefix, "state")
+	maps.DeleteFunc(all, func(_ string, s GroupState) bool { return s.StateAt == nil }) // none that was written here
+	return all, err
 }
 
 // GroupColumns show groups on the command line.
 var GroupColumns = []Column[Group]{
 	{Field: "ID"}, {Field: "Queue"}, {Field: "Waiting"}, {Field: "Parked"}, {Field: "First", Narrow: 3},
 	{Field: "Last", Narrow: 1}, {Head: "Last 24 h", Field: "Hours", Narrow: 2},
+	{Field: "State", Narrow: 4},
 	{Head: "What", Narrow: Below, Value: func(g Group) any {
 		return cmp.Or(g.Error, strings.TrimSuffix(g.Reason+" "+g.Type, " "))
 	}},
@@ -52,15 +133,20 @@ type GroupPage struct {
 
 // Groups returns a page of the error groups, those with the most parked and waiting messages
 // first. The query may name what groups have: queue, reason, state, group, error (with numbers
-// and ids replaced), type, note and text (of error or note); nothing else. A page has limit of them; 0: MostQueues. One
-// whose messages become fewer meanwhile may be on two pages.
+// and ids replaced), type, note and text (of error or note); nothing else. state is a filter:
+// see GroupState.passes. A page has limit of them; 0: MostQueues. One whose messages become fewer meanwhile may be
+// on two pages.
 func (in *Inspector) Groups(
-	ctx context.Context, by auth.Caller, text, after string, limit int,
+	ctx context.Context, by auth.Caller, text, state, after string, limit int,
 ) (page GroupPage, err error) {
 	page.Groups = []Group{}
 	q, err := in.parse(by, text)
 	if err != nil {
 		return page, err
+	}
+	if state != "" && state != AllStates && !slices.Contains(GroupStates, state) {
+		return page, fmt.Errorf("%w: state is %.40q, and must be open, acknowledged, ignored, resolved or all",
+			ErrInvalid, state)
 	}
 	last, err := readGroupPlace(after)
 	if err != nil {
@@ -76,10 +162,14 @@ func (in *Inspector) Groups(
 	if limit <= 0 || limit > MostQueues {
 		limit = MostQueues
 	}
+	set, err := SetGroupStates(ctx, in.Store)
+	if err != nil {
+		return page, err
+	}
 	some := firstInOrder(limit+1, func(yield func(*store.GroupCount) bool) {
 		for i := range found {
 			g := &found[i]
-			if !q.MatchGroup(g) {
+			if !q.MatchGroup(g) || !in.stateOf(g, set).passes(state) {
 				continue
 			}
 			page.Total++
@@ -93,7 +183,7 @@ func (in *Inspector) Groups(
 		page.After = placeOf(some[limit-1]).String()
 	}
 	for _, g := range some {
-		page.Groups = append(page.Groups, shownGroup(g))
+		page.Groups = append(page.Groups, in.shownGroup(g, set))
 	}
 	return page, nil
 }
@@ -131,7 +221,11 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 	if err != nil {
 		return d, err
 	}
-	d.Group = shownGroup(&g)
+	set, err := SetGroupStates(ctx, in.Store)
+	if err != nil {
+		return d, err
+	}
+	d.Group = in.shownGroup(&g, set)
 	d.Looked, d.Bounded = len(page.Messages), page.After != "" || page.Bounded != ""
 	types, attempts := map[string]int{}, map[string]int{}
 	first, last := g.Last.Add(time.Minute), g.First
@@ -226,10 +320,15 @@ func readGroupPlace(after string) (*groupPlace, error) {
 	return nil, fmt.Errorf("%w: after is %.100q, which no page ends with", ErrInvalid, after)
 }
 
-func shownGroup(g *store.GroupCount) Group {
+func (in *Inspector) stateOf(g *store.GroupCount, set map[string]GroupState) GroupState {
+	return set[g.ID.String()].Lately(g, in.Now())
+}
+
+func (in *Inspector) shownGroup(g *store.GroupCount, set map[string]GroupState) Group {
 	return Group{ID: g.ID.String(), Queue: g.Queue, Reason: g.Reason, Error: g.Pattern, Type: g.Type,
 		Waiting: g.Waiting, Parked: g.Parked,
-		Discarded: g.Discarded, First: g.First, Last: g.Last, Hours: g.Hours[:], Note: g.Note, Rule: ruleOf(g)}
+		Discarded: g.Discarded, First: g.First, Last: g.Last, Hours: g.Hours[:], Note: g.Note, Rule: ruleOf(g),
+		GroupState: in.stateOf(g, set)}
 }
 
 // replaced stands in a group's error for parts that differ between failures.

@@ -102,9 +102,14 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 			o.LastFailed = &g.Last
 		}
 	}
+	set, err := SetGroupStates(ctx, in.Store)
+	if err != nil {
+		return o, err
+	}
+	groups = slices.DeleteFunc(groups, func(g store.GroupCount) bool { return !in.stateOf(&g, set).passes("") })
 	slices.SortFunc(groups, func(a, b store.GroupCount) int { return placeOf(&a).compare(placeOf(&b)) })
 	for _, g := range groups[:min(maxOverviewGroups, len(groups))] {
-		o.Groups = append(o.Groups, shownGroup(&g))
+		o.Groups = append(o.Groups, in.shownGroup(&g, set))
 	}
 	o.judge()
 	o.Calendar, err = in.calendarOf(ctx, by, s.counts, now)

@@ -154,7 +154,7 @@ func (in *Inspector) Queue(ctx context.Context, by auth.Caller, name string) (d 
 			}
 		}
 	}
-	groups, err := in.Groups(ctx, by, "queue:"+query.Quote(name), "", maxQueueGroups)
+	groups, err := in.Groups(ctx, by, "queue:"+query.Quote(name), "", "", maxQueueGroups)
 	if err != nil {
 		return d, err
 	}

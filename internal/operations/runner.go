@@ -255,7 +255,7 @@ type Console interface {
 	CountStates(ctx context.Context, c auth.Caller, query string) (n inspect.StateCounts, known bool, err error)
 	Message(ctx context.Context, c auth.Caller, id string) (inspect.Detail, error)
 	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
-	Groups(ctx context.Context, c auth.Caller, query, after string, limit int) (inspect.GroupPage, error)
+	Groups(ctx context.Context, c auth.Caller, query, state, after string, limit int) (inspect.GroupPage, error)
 	Group(ctx context.Context, c auth.Caller, id string) (inspect.GroupDetail, error)
 	Queues(ctx context.Context, c auth.Caller, after string, limit int) ([]inspect.Queue, string, error)
 	Queue(ctx context.Context, c auth.Caller, name string) (inspect.QueueDetail, error)
@@ -267,6 +267,7 @@ type Console interface {
 	Act(ctx context.Context, c auth.Caller, a actions.Act) (actions.Acted, error)
 	Edit(ctx context.Context, c auth.Caller, e actions.EditRequest) (actions.Edited, error)
 	NoteGroup(ctx context.Context, c auth.Caller, group, note string) error
+	SetGroupState(ctx context.Context, c auth.Caller, group, state, note string) error
 	Breaker(ctx context.Context, c auth.Caller, queue, to, reason string) error
 	AllowReplays(ctx context.Context, c auth.Caller, queue, reason string) error
 	PauseQueue(ctx context.Context, c auth.Caller, queue, reason string) error

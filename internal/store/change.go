@@ -97,6 +97,9 @@ const ExpiredPrefix = "expired/"
 // BreakerPrefix + a queue's name is the entry of a circuit breaker that a person has set.
 const BreakerPrefix = "breaker/"
 
+// GroupStatePrefix + an error group's ID is the entry of the state that a person has set.
+const GroupStatePrefix = "group-state/"
+
 // OwnerEntry is the entry with the name of the messages' virtual host, which the first service
 // that uses the store writes.
 const OwnerEntry = "vhost"

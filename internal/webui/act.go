@@ -123,6 +123,7 @@ var results = map[string]string{
 	"closed": "breaker closed: it does not open by itself",
 	"auto":   "the breaker opens and closes by itself again",
 	"note":   "note kept",
+	"state":  "the group's state is set",
 
 	"follow":   "the queue is followed within seconds",
 	"unfollow": "the queue is no longer followed; what is parked or waits stays",
@@ -195,6 +196,15 @@ func (s *server) noteGroup(r *http.Request, c auth.Caller) (view, error) {
 		return view{}, err
 	}
 	return view{to: "/groups?" + url.Values{"q": {r.PostForm.Get("q")}, "did": {"note"}, "n": {"1"}}.Encode()}, nil
+}
+
+func (s *server) setGroupState(r *http.Request, c auth.Caller) (view, error) {
+	id, in := r.PathValue("id"), r.PostForm
+	err := s.console.SetGroupState(r.Context(), c, id, in.Get("state"), strings.TrimSpace(in.Get("note")))
+	if err != nil {
+		return view{}, err
+	}
+	return view{to: "/groups/" + url.PathEscape(id) + "?did=state&n=1"}, nil
 }
 
 // plan makes a plan of an action on all that a query finds, and shows it.

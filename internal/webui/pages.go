@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -22,21 +23,34 @@ import (
 )
 
 func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
-	q := r.URL.Query().Get("q")
+	q, state := r.URL.Query().Get("q"), r.URL.Query().Get("state")
 	v := view{template: "groups", title: "Groups", nav: "/groups",
 		command: command(append([]string{"redrive", "groups"}, positional(q)...)...)}
 	if q == "" {
 		v.command = "redrive groups"
 	}
-	page, err := s.console.Groups(r.Context(), c, q, r.URL.Query().Get("after"), rowsPerPage)
+	if state != "" {
+		v.command += " " + command("--state", state)
+	}
+	page, err := s.console.Groups(r.Context(), c, q, state, r.URL.Query().Get("after"), rowsPerPage)
 	d := struct {
 		Query      string
 		QueryError *queryError
 		inspect.GroupPage
-		Next string
-	}{Query: q, QueryError: queryErrorOf(q, err), GroupPage: page}
+		Next  string
+		State string
+		Tabs  [][2]string // a state, and its link
+	}{Query: q, QueryError: queryErrorOf(q, err), GroupPage: page, State: state}
+	of := func(state, after string) string {
+		in := url.Values{"q": {q}, "state": {state}, "after": {after}}
+		maps.DeleteFunc(in, func(_ string, v []string) bool { return v[0] == "" })
+		return "/groups?" + in.Encode()
+	}
+	for _, tab := range slices.Concat([]string{""}, inspect.GroupStates, []string{inspect.AllStates}) {
+		d.Tabs = append(d.Tabs, [2]string{tab, of(tab, "")})
+	}
 	if page.After != "" {
-		d.Next = "/groups?" + url.Values{"q": {q}, "after": {page.After}}.Encode()
+		d.Next = of(state, page.After)
 	}
 	v.data = d
 	if d.QueryError != nil {

@@ -370,6 +370,7 @@ func TestFormsLeadToPagesUnderTheBase(t *testing.T) {
 	leads("/follow", url.Values{"from": {"orders.dlq"}, "then": {"park"}}, "/?did=follow&n=1")
 	leads("/follow", url.Values{"from": {"orders.dlq"}, "stop": {"1"}}, "/?did=unfollow&n=1")
 	leads("/groups/"+has.Group+"/note", url.Values{"note": {"x"}, "q": {""}}, "/groups?did=note&n=1")
+	leads("/groups/"+has.Group+"/state", url.Values{"state": {"ignored"}, "note": {"x"}}, "/groups/"+has.Group+"?did=state&n=1")
 	leads("/operations/"+has.Running+"/pause", nil, "/operations/"+has.Running)
 	form := fields(t, get(h, base+"/messages/"+has.Mail+"/edit").Body.String())
 	form["new.name"], form["new.value"], form["send"] = []string{"ticket"}, []string{"7"}, []string{"1"}
@@ -661,6 +662,33 @@ func TestAGroupHasAPage(t *testing.T) {
 	}
 	if strings.Contains(as(auth.Viewer), "<button name=\"verb\"") {
 		t.Error("a viewer is offered what only an operator may do")
+	}
+	for state, path := range map[string]string{"acknowledged": "/groups", "ignored": "/groups?state=ignored", "": "/groups?state=all"} {
+		if state != "" {
+			if err := s.SetGroupState(t.Context(), webtest.Root, id, state, "INC-<7>"); err != nil {
+				t.Fatal(err)
+			}
+			page := as(auth.Operator)
+			for _, want := range []string{`<span class="tag">` + state + `</span> by <bdi>`, "<bdi>INC-&lt;7&gt;</bdi>", `value="open">Reopen`} {
+				if !strings.Contains(page, want) {
+					t.Errorf("the page of an %s group has no %s", state, want)
+				}
+			}
+		}
+		if !strings.Contains(shown(s, path), `id="g-`+id+`"`) {
+			t.Errorf("%s does not list what is %s", path, state)
+		}
+	}
+	if err := s.SetGroupState(t.Context(), webtest.Root, id, "ignored", ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/groups", "/groups?state=open"} {
+		if strings.Contains(shown(s, path), `id="g-`+id+`"`) {
+			t.Errorf("%s lists what is ignored", path)
+		}
+	}
+	if err := s.SetGroupState(t.Context(), webtest.Root, id, "open", ""); err != nil {
+		t.Fatal(err)
 	}
 	for _, from := range []string{"/", "/groups", "/queues/" + g.Queue, "/messages/" + g.Newest.Key} {
 		if !strings.Contains(shown(s, from), `href="/groups/`+id+`"`) {

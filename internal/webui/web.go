@@ -122,6 +122,7 @@ func Routes(c operations.Console, o Options) map[string]http.Handler {
 		"GET /groups":                   s.groups,
 		"GET /groups/{id}":              s.group,
 		"POST /groups/{id}/note":        s.noteGroup,
+		"POST /groups/{id}/state":       s.setGroupState,
 		"GET /queues":                   s.queues,
 		"GET /queues/{queue}":           s.queue,
 		"POST /queues/pause":            s.pause,

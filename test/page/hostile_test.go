@@ -69,7 +69,7 @@ func hostileIsText(t *testing.T, s *scene, ids []string, operation string) {
 	for _, id := range ids {
 		paths = append(paths, "/messages/"+id)
 	}
-	groups, err := s.Groups(t.Context(), webtest.Root, "", "", 0)
+	groups, err := s.Groups(t.Context(), webtest.Root, "", "", "", 0)
 	must(t, err)
 	for i := 0; i < len(groups.Groups); i += 5 {
 		paths = append(paths, "/groups/"+groups.Groups[i].ID)

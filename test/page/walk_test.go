@@ -480,7 +480,7 @@ var places = map[string][]string{
 		"/messages?q=queue%3Aorders+state%3Anonsense", "/messages?q=queue%3Anowhere"},
 	"GET /messages/{id}":      {"/messages/{order}", "/messages/{waiting}", "/messages/nothing"},
 	"GET /messages/{id}/edit": {"/messages/{order}/edit"},
-	"GET /groups":             {"/groups", "/groups?q=queue%3Anowhere", "/groups?q=staat%3Ax"},
+	"GET /groups":             {"/groups", "/groups?q=queue%3Anowhere", "/groups?q=staat%3Ax", "/groups?state=ignored"},
 	"GET /groups/{id}":        {"/groups/{group}", "/groups/nothing"},
 	"GET /queues":             {"/queues"},
 	"GET /queues/{queue}":     {"/queues/orders.capture", "/queues/stock.sync", "/queues/nothing"},
@@ -497,7 +497,7 @@ var places = map[string][]string{
 
 // parts have no page of their own, or one that a form is answered with: TestEachPageIsForEverybody fills
 // in two of them, the others lead to pages that have a place.
-var parts = strings.Fields(`POST/messages/act POST/messages/{id}/edit POST/messages/plan POST/groups/{id}/note POST/queues/pause
+var parts = strings.Fields(`POST/messages/act POST/messages/{id}/edit POST/messages/plan POST/groups/{id}/note POST/groups/{id}/state POST/queues/pause
 	POST/queues/breaker POST/queues/resume POST/follow POST/operations/{id}/{order} POST/plans/{id}/start GET/messages/new GET/messages/count
 	GET/messages/check GET/messages/{id}/body GET/messages/export GET/assets/{version}/{name}`)
 

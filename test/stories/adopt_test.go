@@ -150,7 +150,7 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 			page.Messages[0].Error != "no stock" {
 			t.Errorf("it is %+v, %v", page.Messages, err)
 		}
-		groups, err := s.Client.Groups(t.Context(), "state:parked")
+		groups, err := s.Client.Groups(t.Context(), "state:parked", "")
 		must(t, err)
 		expect.Equal(t, len(groups.Groups), 5, "groups, one for each work queue")
 

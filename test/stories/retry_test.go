@@ -284,7 +284,7 @@ func TestRulesDecideByTheError(t *testing.T) {
 				t.Errorf("rule %d is %+v, want %d messages", i, r, want)
 			}
 		}
-		groups, err := s.Client.Groups(t.Context(), "error:name")
+		groups, err := s.Client.Groups(t.Context(), "error:name", "")
 		must(t, err)
 		if want := `  - when: 'exception:"Shop.ValidationError" error:"no name of"'`; len(groups.Groups) != 1 ||
 			!strings.Contains(groups.Groups[0].Rule, want) {

@@ -265,8 +265,8 @@ func (s *Shop) Message(ctx context.Context, c auth.Caller, id string) (inspect.D
 	return gated(ctx, s, func() (inspect.Detail, error) { return s.Inspector.Message(ctx, c, id) })
 }
 
-func (s *Shop) Groups(ctx context.Context, c auth.Caller, q, after string, limit int) (inspect.GroupPage, error) {
-	return gated(ctx, s, func() (inspect.GroupPage, error) { return s.Inspector.Groups(ctx, c, q, after, limit) })
+func (s *Shop) Groups(ctx context.Context, c auth.Caller, q, of, after string, n int) (inspect.GroupPage, error) {
+	return gated(ctx, s, func() (inspect.GroupPage, error) { return s.Inspector.Groups(ctx, c, q, of, after, n) })
 }
 
 func (s *Shop) Group(ctx context.Context, c auth.Caller, id string) (inspect.GroupDetail, error) {
@@ -450,7 +450,7 @@ func Stocked(c inspect.Config) *Shop {
 		failed = r.Due.Add(time.Second)
 	}
 	must(0, s.PauseQueue(ctx, Root, "mail.send", "the provider blocks us until noon"))
-	s.Has.Group = must(s.Groups(ctx, Root, "queue:orders.* state:parked", "", 0)).Groups[0].ID
+	s.Has.Group = must(s.Groups(ctx, Root, "queue:orders.* state:parked", "", "", 0)).Groups[0].ID
 	must(0, s.NoteGroup(ctx, Root, s.Has.Group, "gateway incident INC-2231, Pavel is on it"))
 	s.Has.Plan, s.Has.Blocked = s.Planned("state:parked queue:orders.*"), s.Planned("state:parked queue:webhooks")
 	start := func(query string, how operations.Start) string {
