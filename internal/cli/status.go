@@ -75,6 +75,7 @@ func health(w io.Writer, st inspect.Overview, now time.Time) {
 		}
 		fmt.Fprintln(w, plain(line))
 	}
+	fmt.Fprintf(w, "%s waiting: %s\n", count(st.Waiting), st.Due())
 	for _, notice := range st.Notices {
 		fmt.Fprintf(w, "notice: %s\n", plain(notice))
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/policy"
 )
 
 // Overview is the state of the service on one page.
@@ -31,12 +32,14 @@ type Overview struct {
 	Parked     int64                 `json:"parked"`
 	Discarded  int64                 `json:"discarded"`
 	Oldest     *time.Time            `json:"oldest,omitempty" doc:"When the message that is due next last failed."`
-	NextDue    *time.Time            `json:"next_due,omitempty"`
+	NextDue    *time.Time            `json:"next_due,omitempty" doc:"Of the queues whose retries are not held back."`
+	Overdue    Slot                  `json:"overdue" doc:"Due for seconds, not retried yet, and not held back."`
+	Stopped    int64                 `json:"stopped" doc:"Wait in queues whose retries are held back."`
 	LastFailed *time.Time            `json:"last_failed,omitempty" doc:"When a message that is kept here last failed."`
 	Groups     []Group               `json:"groups" doc:"The error groups with the most messages."`
 	PerMinute  Flow                  `json:"per_minute" doc:"In the last minute."`
 	Hour       []Flow                `json:"hour" doc:"Each of the last 60 minutes, the current one last."`
-	Calendar   []Slot                `json:"calendar" doc:"Upcoming retries, by time, in the next hours."`
+	Calendar   []Slot                `json:"calendar" doc:"Upcoming retries by time, but for those held back."`
 	Queues     []Queue               `json:"queues"`
 	MoreQueues int                   `json:"more_queues,omitempty" doc:"How many are left out here: see queues."`
 	Replicas   []Replica             `json:"replicas,omitempty" doc:"Those that share the store, by id."`
@@ -73,10 +76,16 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 		o.Notices = in.Notices()
 	}
 	var next store.QueueCount // the one whose message is due first
+	var moving []store.QueueCount
 	for _, n := range s.counts {
 		o.Waiting += n.Waiting
 		o.Parked += n.Parked
 		o.Discarded += n.Discarded
+		if s.restricted(n.Queue) > 0 {
+			o.Stopped += n.Waiting
+			continue
+		}
+		moving = append(moving, n)
 		if n.Waiting > 0 && !n.NextDue.IsZero() && (next.NextDue.IsZero() || n.NextDue.Before(next.NextDue)) {
 			next = n
 		}
@@ -112,8 +121,27 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 		o.Groups = append(o.Groups, in.shownGroup(&g, set))
 	}
 	o.judge()
-	o.Calendar, err = in.calendarOf(ctx, by, s.counts, now)
+	o.Overdue, o.Calendar, err = in.calendarOf(ctx, by, moving, now)
 	return o, err
+}
+
+// Due says in words what of the waiting messages is overdue, due next, and held back; page and command line show it.
+func (o Overview) Due() string {
+	var parts []string
+	switch n := o.Overdue; {
+	case n.Count > 0 && n.AtLeast:
+		parts = append(parts, fmt.Sprintf("%d or more overdue", n.Count))
+	case n.Count > 0:
+		parts = append(parts, fmt.Sprintf("%d overdue", n.Count))
+	case o.NextDue != nil && o.NextDue.After(o.Now):
+		parts = append(parts, "next due in "+policy.FormatDuration(o.NextDue.Sub(o.Now).Round(time.Second)))
+	case o.NextDue != nil:
+		parts = append(parts, "due now")
+	}
+	if o.Stopped > 0 {
+		parts = append(parts, fmt.Sprintf("%d held back", o.Stopped))
+	}
+	return cmp.Or(strings.Join(parts, ", "), "nothing is due")
 }
 
 // maxOverviewGroups is how many error groups the overview has.
@@ -224,9 +252,8 @@ func (in *Inspector) Failures(by auth.Caller) int64 {
 }
 
 const (
-	// The calendar has slotCount slots of slotLength each.
-	slotCount  = 24
-	slotLength = 30 * time.Minute
+	// overdueAfter is how long after its time a message is overdue: until then it is just being retried.
+	overdueAfter = 5 * time.Second
 	// maxCounted bounds the counting of one slot, and calendarFresh is how long a
 	// calendar is shown again.
 	maxCounted    = 5000
@@ -235,6 +262,12 @@ const (
 	// counted; of each other queue only the message that is due first is counted.
 	maxDue = 500
 )
+
+// scales are the lengths that the slots of a calendar can have, each with how many there are.
+var scales = []struct {
+	length time.Duration
+	count  int
+}{{time.Minute, 12}, {5 * time.Minute, 12}, {30 * time.Minute, 24}}
 
 // Slot is how many messages are due in a stretch of time.
 type Slot struct {
@@ -253,15 +286,16 @@ type calendarCache struct {
 }
 
 type calendar struct {
-	asOf  time.Time
-	slots []Slot
+	asOf    time.Time
+	queues  int
+	overdue Slot
+	slots   []Slot
 }
 
-// calendarOf counts what is due in each slot of the next hours; what is overdue, or paused, is in
-// the first one.
+// calendarOf counts what is overdue, and what is due in each slot of the next minutes or hours.
 func (in *Inspector) calendarOf(
 	ctx context.Context, by auth.Caller, queues []store.QueueCount, now time.Time,
-) ([]Slot, error) {
+) (overdue Slot, slots []Slot, err error) {
 	whose := strings.Join(by.Queues, "\x00")
 	if by.Queues != nil {
 		whose = "limited\x00" + whose
@@ -269,22 +303,56 @@ func (in *Inspector) calendarOf(
 	in.calendar.mu.Lock()
 	cached, ok := in.calendar.known[whose]
 	in.calendar.mu.Unlock()
-	if ok && now.Sub(cached.asOf) < calendarFresh && !now.Before(cached.asOf) {
-		return cached.slots, nil
+	if ok && now.Sub(cached.asOf) < calendarFresh && !now.Before(cached.asOf) && cached.queues == len(queues) {
+		return cached.overdue, cached.slots, nil
 	}
 	all, err := in.slots(ctx, queues, now)
 	if err != nil {
-		return nil, err
+		return Slot{}, nil, err
 	}
+	overdue, slots = all[0], fitted(all[1:], now)
 	in.calendar.mu.Lock()
 	defer in.calendar.mu.Unlock()
 	if in.calendar.known == nil || len(in.calendar.known) > 100 {
 		in.calendar.known = map[string]calendar{}
 	}
-	in.calendar.known[whose] = calendar{now, all}
-	return all, nil
+	in.calendar.known[whose] = calendar{now, len(queues), overdue, slots}
+	return overdue, slots, nil
 }
 
+// fitted joins fine slots to slots of the first scale that has all that is due.
+func fitted(fine []Slot, now time.Time) (all []Slot) {
+	for i, scale := range scales {
+		end := now.Truncate(scale.length).Add(time.Duration(scale.count) * scale.length)
+		within, beyond := false, false
+		for _, s := range fine {
+			if some := s.Count > 0 || s.AtLeast; s.From.Before(end) {
+				within = within || some
+			} else {
+				beyond = beyond || some
+			}
+		}
+		if (beyond || !within) && i < len(scales)-1 {
+			continue
+		}
+		for _, s := range fine {
+			last := len(all) - 1
+			switch {
+			case !s.From.Before(end):
+				return all
+			case last < 0 || all[last].To.Truncate(scale.length).Equal(all[last].To):
+				all = append(all, s)
+			default:
+				all[last].To, all[last].Count = s.To, all[last].Count+s.Count
+				all[last].AtLeast = all[last].AtLeast || s.AtLeast
+			}
+		}
+		return all
+	}
+	return all
+}
+
+// slots counts what is overdue, and then what is due until each time at which a slot of some scale ends.
 func (in *Inspector) slots(ctx context.Context, queues []store.QueueCount, now time.Time) ([]Slot, error) {
 	fullest := firstInOrder(maxDue, func(yield func(store.QueueCount) bool) {
 		for _, q := range queues {
@@ -297,12 +365,21 @@ func (in *Inspector) slots(ctx context.Context, queues []store.QueueCount, now t
 	for i, q := range fullest {
 		names[i] = q.Queue
 	}
-	all, edges := make([]Slot, slotCount), make([]time.Time, slotCount)
+	edges := []time.Time{now.Add(-overdueAfter)}
+	all := []Slot{{From: edges[0], To: edges[0]}}
 	from := now
-	for i := range all {
-		edges[i] = from.Truncate(slotLength).Add(slotLength)
-		all[i] = Slot{From: from, To: edges[i]}
-		from = edges[i]
+	for _, scale := range scales {
+		end := now.Truncate(scale.length).Add(time.Duration(scale.count) * scale.length)
+		for from.Before(end) {
+			to := from.Truncate(scale.length).Add(scale.length)
+			edges, all = append(edges, to), append(all, Slot{From: from, To: to})
+			from = to
+		}
+	}
+	for _, q := range queues {
+		if q.Waiting > 0 && q.NextDue.Before(all[0].From) && !q.NextDue.IsZero() {
+			all[0].From = q.NextDue
+		}
 	}
 	counts, err := in.Store.CountDue(ctx, names, edges, maxCounted)
 	if err != nil {

@@ -46,6 +46,51 @@ type desk struct {
 	throttle *inspect.ThrottleView
 }
 
+// What is overdue, due and held back are told apart, and the slots are as long as what is due needs.
+func TestTheOverviewTellsWhatIsDue(t *testing.T) {
+	for name, c := range map[string]struct {
+		due    []time.Duration // of messages for orders
+		says   string
+		length time.Duration
+		counts []int64 // of the first slots
+	}{
+		"in minutes": {[]time.Duration{90 * time.Second, 3 * time.Minute}, "next due in 1m 30s, 2 held back", time.Minute, []int64{0, 1, 0, 1, 0}},
+		"in an hour": {[]time.Duration{90 * time.Second, 50 * time.Minute}, "next due in 1m 30s, 2 held back", 5 * time.Minute, []int64{1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}},
+		"in hours":   {[]time.Duration{90 * time.Second, 5 * time.Hour}, "next due in 1m 30s, 2 held back", 30 * time.Minute, []int64{1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}},
+		"just now":   {[]time.Duration{-time.Second}, "due now, 2 held back", time.Minute, []int64{1, 0}},
+		"overdue":    {[]time.Duration{-time.Minute, -time.Hour, time.Minute}, "2 overdue, 2 held back", time.Minute, []int64{0, 1, 0}},
+		"nothing":    {nil, "2 held back", 30 * time.Minute, []int64{0, 0}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d := newDesk(memstore.New())
+			now := time.Now()
+			add := func(queue string, after time.Duration) {
+				r := record(queue, store.Waiting, "x")
+				r.Due = now.Add(after)
+				d.add(t, r)
+			}
+			for _, after := range c.due {
+				add("orders", after)
+			}
+			add("mail", -time.Hour)
+			add("mail", time.Minute)
+			must(t, d.store.PutEntries(ctx, []store.Entry{{Name: store.PausePrefix + "mail", Value: []byte("{}")}}))
+			o, err := d.Overview(ctx, caller(auth.Viewer))
+			must(t, err)
+			var counts []int64
+			for i, s := range o.Calendar {
+				if counts = append(counts, s.Count); i > 0 && (!s.From.Equal(o.Calendar[i-1].To) || s.To.Sub(s.From) != c.length) {
+					t.Errorf("%s: slot %d is from %v to %v", name, i, s.From, s.To)
+				}
+			}
+			expect.Equal(t, o.Due(), c.says, "%s: it says", name)
+			if !slices.Equal(counts[:len(c.counts)], c.counts) {
+				t.Errorf("%s: the slots have %d, want %d", name, counts, c.counts)
+			}
+		})
+	}
+}
+
 func newDesk(s store.Store) *desk {
 	d := &desk{store: s}
 	d.Inspector = inspect.New(inspect.Config{Store: s, Audit: &inspecttest.AuditLog{}, Broker: inspecttest.NewQueues(), Policies: inspecttest.Everything,

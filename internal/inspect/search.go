@@ -390,7 +390,11 @@ func (in *Inspector) Count(ctx context.Context, by auth.Caller, text string) (n 
 		})
 		return n, exact && err == nil, err
 	}
-	c, sure, err := in.countStates(ctx, by, q)
+	counts, err := in.Store.Counts(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	c, sure, err := in.countStates(ctx, by, q, counts)
 	if err != nil {
 		return 0, false, err
 	}
@@ -410,14 +414,16 @@ func (in *Inspector) CountStates(ctx context.Context, by auth.Caller, text strin
 	if err != nil {
 		return StateCounts{}, false, err
 	}
-	return in.countStates(ctx, by, q)
-}
-
-func (in *Inspector) countStates(ctx context.Context, by auth.Caller, q *query.Query) (StateCounts, bool, error) {
-	counts, err := in.Store.Counts(ctx)
+	counts, err := in.counts(ctx)
 	if err != nil {
 		return StateCounts{}, false, err
 	}
+	return in.countStates(ctx, by, q, counts)
+}
+
+func (in *Inspector) countStates(
+	ctx context.Context, by auth.Caller, q *query.Query, counts []store.QueueCount,
+) (StateCounts, bool, error) {
 	var c StateCounts
 	sure := true
 	add := func(queue string, g *store.GroupCount, of StateCounts) {

@@ -697,6 +697,22 @@ func TestAGroupHasAPage(t *testing.T) {
 	}
 }
 
+// The overview says what is overdue and held back, in the words of the command line.
+func TestTheOverviewSaysWhatIsDue(t *testing.T) {
+	page := shown(due{list()}, "/")
+	for _, want := range []string{"<dd class=\"sub\">3 overdue, 4 held back</dd>", `<span class="state stopped">overdue</span> 3 since`, `<span class="state paused">held back</span> 4`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the overview does not say %s", want)
+		}
+	}
+}
+
+type due struct{ listing }
+
+func (due) Overview(context.Context, auth.Caller) (inspect.Overview, error) {
+	return inspect.Overview{Waiting: 7, Stopped: 4, Overdue: inspect.Slot{From: time.Now().Add(-time.Hour), Count: 3}}, nil
+}
+
 // Each tab says how many messages are behind it, as the caller sees them, where no search is needed for that.
 func TestATabSaysHowManyAreBehindIt(t *testing.T) {
 	shop := list().Shop

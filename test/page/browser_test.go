@@ -728,7 +728,7 @@ func TestPictures(t *testing.T) {
 	for _, scheme := range []string{"light", "dark"} {
 		b.scheme(scheme)
 		// The numbers follow at once, the calendar every few seconds.
-		becomes(`(n => n >= 8 && n == document.querySelector("#calendar td.n")?.textContent)(document.querySelector('[data-live="waiting"]').textContent)`)
+		becomes(`(n => n >= 8 && document.querySelector("#calendar tr:not(.none) td.n"))(document.querySelector('[data-live="waiting"]').textContent)`)
 		b.publish("overview-" + scheme)
 	}
 	b.expect("ERR_CONNECTION") // the page outlives the demo
