@@ -21,6 +21,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/expect"
+	"github.com/redrive-mq/redrive/testenv/memstore"
 )
 
 func TestEachVerbOnEachState(t *testing.T) {
@@ -182,6 +183,46 @@ func TestNothingIsDoneWithoutRightOrAudit(t *testing.T) {
 			t.Error("it was discarded")
 		}
 	})
+}
+
+// What callers say that they did is told apart from what was done here, and is of a few actions alone.
+func TestAReportIsTheCallersWord(t *testing.T) {
+	d := newDesk(memstore.New())
+	readOnly := caller(auth.Admin)
+	readOnly.ReadOnly = true
+	many := slices.Repeat([]string{"orders"}, actions.MaxReported+1)
+	for _, c := range []struct {
+		by     auth.Caller
+		action string
+		queues []string
+		want   error
+		logged string
+	}{
+		{caller(auth.Admin), actions.Enroll, []string{"orders", "mail"}, nil, "reported.enroll orders, mail 0: reported 0"},
+		{readOnly, actions.Move, []string{"orders", "orders.v2"}, nil, "reported.move orders to orders.v2 0: reported 0"},
+		{caller(auth.Admin, "orders"), actions.DoctorFix, []string{"orders"}, nil, "reported.doctor.fix orders 0: reported 0"},
+		{caller(auth.Admin, "orders"), actions.Unenroll, []string{"orders", "mail"}, auth.ErrForbidden, "reported.unenroll orders, mail 0: refused"},
+		{caller(auth.Editor), actions.Enroll, []string{"orders"}, auth.ErrForbidden, "reported.enroll orders 0: refused"},
+		{auth.Caller{}, actions.Enroll, []string{"orders"}, auth.ErrSignIn, ""},
+		{caller(auth.Editor), "pause", []string{"orders"}, inspect.ErrInvalid, ""},
+		{caller(auth.Admin), "pause", []string{"orders"}, inspect.ErrInvalid, ""},
+		{caller(auth.Admin), "adopt", []string{"orders"}, inspect.ErrInvalid, ""},
+		{caller(auth.Admin), "", []string{"orders"}, inspect.ErrInvalid, ""},
+		{caller(auth.Admin), actions.Enroll, nil, inspect.ErrInvalid, ""},
+		{caller(auth.Admin), actions.Enroll, many, inspect.ErrInvalid, ""},
+		{caller(auth.Admin), actions.Move, many[:3], inspect.ErrInvalid, ""},
+		{caller(auth.Admin), actions.Enroll, []string{strings.Repeat("x", 256)}, inspect.ErrInvalid, ""},
+		{caller(auth.Admin), actions.Enroll, []string{"orders", ""}, inspect.ErrInvalid, ""},
+	} {
+		before := len(d.audit.All())
+		expect.Err(t, d.Report(ctx, c.by, actions.Report{Action: c.action, Queues: c.queues}), c.want, "%s of %.80q", c.action, c.queues)
+		logged := strings.Join(d.audit.All()[before:], "; ")
+		if !strings.Contains(logged, c.logged) || c.logged == "" && logged != "" {
+			t.Errorf("%s of %.80q by %s: the log has %q, want %q", c.action, c.queues, c.by.Role, logged, c.logged)
+		}
+	}
+	d.audit.Full = errors.New("disk full")
+	expect.Err(t, d.Report(ctx, caller(auth.Admin), actions.Report{Action: actions.Enroll, Queues: []string{"orders"}}), actions.ErrNoAudit, "without audit")
 }
 
 // Invalid requests and unknown ids are not logged, and what each caller adds is limited.

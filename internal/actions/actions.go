@@ -123,6 +123,12 @@ func (a *Actions) Permit(by auth.Caller, role auth.Role, did, on string, queues 
 	for i := 0; err == nil && i < len(queues); i++ {
 		err = by.May(role, queues[i])
 	}
+	a.refused(by, did, on, err)
+	return err
+}
+
+// refused writes a refusal to the audit log, if that can be written.
+func (a *Actions) refused(by auth.Caller, did, on string, err error) {
 	if errors.Is(err, auth.ErrForbidden) {
 		// Only the beginning: a caller without permission must not fill the disk.
 		line := auditLine(by, did, on[:min(len(on), maxRefused)], 0, "")
@@ -132,7 +138,6 @@ func (a *Actions) Permit(by auth.Caller, role auth.Role, did, on string, queues 
 			}
 		}
 	}
-	return err
 }
 
 const (

@@ -323,6 +323,67 @@ func (a *Actions) keepGroupStates(ctx context.Context, now time.Time) error {
 	return a.Store.PutEntries(ctx, entries)
 }
 
+// What the command line does at RabbitMQ without the service, and reports.
+const (
+	Enroll    = "enroll"
+	Unenroll  = "unenroll"
+	Move      = "move"
+	DoctorFix = "doctor.fix"
+)
+
+// MaxReported is how many queues one report can name.
+const MaxReported = 500
+
+// Report is what callers say that they did at RabbitMQ themselves.
+type Report struct {
+	Action string   `json:"action" enum:"enroll,unenroll,move,doctor.fix"`
+	Queues []string `json:"queues" minItems:"1" maxItems:"500" doc:"Which queues; of a move from and to."`
+}
+
+// Report writes to the audit log what callers say that they did. Their entries alone begin with "reported.".
+func (a *Actions) Report(_ context.Context, by auth.Caller, r Report) error {
+	separator := ", "
+	switch r.Action {
+	case Enroll, Unenroll, DoctorFix:
+	case Move:
+		separator = " to "
+	default:
+		return fmt.Errorf("%w: %.20q cannot be reported", inspect.ErrInvalid, r.Action)
+	}
+	did, on := "reported."+r.Action, strings.Join(r.Queues, separator)
+	err := by.MaySee(auth.Admin) // a read-only service logs it, too: it changes nothing else
+	for _, queue := range r.Queues {
+		if err == nil && !by.Sees(queue) {
+			err = fmt.Errorf("%w: %s may not touch the queue %q", auth.ErrForbidden, by.Name, queue)
+		}
+	}
+	if err != nil {
+		a.refused(by, did, on, err)
+		return err
+	}
+	if n := len(r.Queues); n == 0 || n > MaxReported || r.Action == Move && n != 2 {
+		return fmt.Errorf("%w: %s of %d queues cannot be reported", inspect.ErrInvalid, r.Action, n)
+	}
+	for _, queue := range r.Queues {
+		if queue == "" || len(queue) > maxQueueName {
+			return fmt.Errorf("%w: %.60q is no queue's name", inspect.ErrInvalid, queue)
+		}
+	}
+	line := auditLine(by, did, on, 0, "")
+	if err := a.mayWrite(by, line); err != nil {
+		return err
+	}
+	end, err := a.Audit.Begin(line)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNoAudit, err)
+	}
+	end("reported", 0)
+	return nil
+}
+
+// maxQueueName is RabbitMQ's limit, in bytes.
+const maxQueueName = 255
+
 // SnapshotMade is a snapshot of the store.
 type SnapshotMade struct {
 	Folder   string  `json:"folder" doc:"On the service's machine."`

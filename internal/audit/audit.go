@@ -31,11 +31,11 @@ type Entry struct {
 	How       string     `json:"how" doc:"How they signed in: rabbitmq, token or local."`
 	From      string     `json:"from" doc:"The address the call came from."`
 	Interface string     `json:"face" enum:"page,api,cli"`
-	Did       string     `json:"did" doc:"The action, such as replay, edit, pause or operation.start."`
+	Did       string     `json:"did" doc:"Such as replay or operation.start; reported.*: only the caller says so."`
 	On        string     `json:"on" doc:"The messages' ids, the query, the queue, or the operation."`
 	Count     int64      `json:"count,omitempty" doc:"How many messages."`
 	Why       string     `json:"why,omitempty" doc:"The reason they gave."`
-	Outcome   string     `json:"outcome" doc:"done, refused, an error, or begun: it runs, or was interrupted."`
+	Outcome   string     `json:"outcome" doc:"done, refused, an error, reported, or begun: not ended, or interrupted."`
 	Ended     *time.Time `json:"ended,omitempty" doc:"When the outcome was known."`
 }
 

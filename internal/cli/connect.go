@@ -5,12 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/query"
@@ -26,6 +30,47 @@ func (p *program) withAddress(c *cobra.Command) *cobra.Command {
 	c.Flags().StringVar(&p.caFile, "ca-file", "",
 		"certificates that sign the service's, besides the system's; or REDRIVE_CA_FILE")
 	return c
+}
+
+// locate takes the service's address from its config, unless it is given.
+func (p *program) locate(c *cobra.Command, cfg *config.Config) error {
+	if p.named = c.Flags().Changed("address") || p.getenv("REDRIVE_ADDRESS") != ""; p.named {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(cfg.Listen)
+	if err != nil {
+		return err
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1" // it listens there too
+	}
+	p.address = net.JoinHostPort(host, port)
+	if cfg.Access.HasTLS() {
+		p.address = "https://" + p.address
+	}
+	return nil
+}
+
+// reportTimeout bounds how long a command that is done waits for the service.
+const reportTimeout = 5 * time.Second
+
+// report has the service's audit log say what was done at RabbitMQ without it. That stands whether or not this
+// succeeds, so an error is at most a line, and only if a service is expected to answer.
+func (p *program) report(ctx context.Context, action string, queues []string) {
+	if len(queues) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTimeout)
+	defer cancel()
+	client, err := p.client()
+	for some := range slices.Chunk(queues, actions.MaxReported) {
+		if err == nil {
+			err = client.Report(ctx, actions.Report{Action: action, Queues: some})
+		}
+	}
+	if err != nil && p.named {
+		fmt.Fprintf(p.err, "It is done, but not in the audit log: %s\n", plain(hint.Text(err)))
+	}
 }
 
 func (p *program) client() (httpapi.Client, error) {

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/doctor"
 	"github.com/redrive-mq/redrive/internal/server"
@@ -47,8 +47,10 @@ not be made, 5 when something is wrong, and 7 when RabbitMQ does not answer.`,
 		if flags.dry && !flags.fix {
 			return fmt.Errorf("--dry-run is for --fix; without it nothing is changed anyway: %w", errUsage)
 		}
-		flags.named = c.Flags().Changed("address") || p.getenv("REDRIVE_ADDRESS") != ""
 		cfg, err := config.Load(p.config, p.getenv)
+		if err == nil {
+			err = p.locate(c, cfg)
+		}
 		if err != nil {
 			return err
 		}
@@ -70,7 +72,6 @@ not be made, 5 when something is wrong, and 7 when RabbitMQ does not answer.`,
 type doctorFlags struct {
 	queues   []string
 	fix, dry bool
-	named    bool // the service's address is given
 }
 
 // examineAll looks at each virtual host. An error with one, such as a RabbitMQ that does not
@@ -108,25 +109,10 @@ func (p *program) examineAll(
 	return reports, errors.Join(unreached...)
 }
 
-// doctorOptions says where the service should be: at --address or REDRIVE_ADDRESS, else
-// where its config says that it listens.
 func (p *program) doctorOptions(flags doctorFlags, cfg *config.Config) (doctor.Options, error) {
 	o := doctor.Options{Config: cfg, File: p.config, Only: flags.queues, Insecure: p.getenv("REDRIVE_INSECURE") == "1",
 		Redis: func(ctx context.Context) ([]redisstore.Server, bool, error) { return server.SurveyRedis(ctx, cfg) },
-		Named: flags.named || p.config != ""}
-	if !flags.named {
-		host, port, err := net.SplitHostPort(cfg.Listen)
-		if err != nil {
-			return o, err
-		}
-		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-			host = "127.0.0.1" // it listens there too
-		}
-		p.address = net.JoinHostPort(host, port)
-		if cfg.Access.HasTLS() {
-			p.address = "https://" + p.address
-		}
-	}
+		Named: p.named || p.config != ""}
 	client, err := p.client()
 	if err != nil {
 		return o, err
@@ -160,6 +146,7 @@ func (p *program) examineAndFix(ctx context.Context, o doctor.Options, fix, dry 
 	if err := plan.Apply(ctx, o.Config); err != nil {
 		return report, err
 	}
+	p.report(ctx, actions.DoctorFix, plan.Queues())
 	return examine(ctx, o)
 }
 

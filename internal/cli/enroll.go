@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/enroll"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
@@ -18,13 +19,16 @@ import (
 func (p *program) withManagement(
 	c *cobra.Command, run func(context.Context, *management.Client, *config.Config, []string) error,
 ) {
-	withVHost(c)
+	p.withAddress(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		cfg, err := p.load()
 		if err != nil {
 			return err
 		}
 		m, err := cfg.Broker.API(cfg.VHost())
+		if err == nil {
+			err = p.locate(c, cfg)
+		}
 		if err != nil {
 			return err
 		}
@@ -75,7 +79,7 @@ another x-dead-letter-exchange: see redrive move.`,
 		if err != nil {
 			return err
 		}
-		t := &manyQueues{p: p, s: &s, changes: make([]change, len(all))}
+		t := &manyQueues{p: p, s: &s, did: actions.Enroll, changes: make([]change, len(all))}
 		for i, one := range all {
 			t.changes[i] = changeOf(one)
 			t.fail(i, one.Err)
@@ -130,7 +134,7 @@ queues that are not enrolled. Messages that wait for them are parked then.`,
 		if err != nil {
 			return err
 		}
-		t := &manyQueues{p: p, s: &s, changes: make([]change, len(found)+len(missing))}
+		t := &manyQueues{p: p, s: &s, did: actions.Unenroll, changes: make([]change, len(found)+len(missing))}
 		for i, u := range found {
 			t.changes[i] = change{Queue: u.Queue, Result: wouldSet, Policy: u.Ours.Name}
 			u.Write(t.shown())
@@ -155,7 +159,7 @@ func (p *program) disallowReplays(ctx context.Context, m *management.Client, s *
 	if err != nil {
 		return err
 	}
-	t := &manyQueues{p: p, s: s, changes: make([]change, len(found)+len(missing))}
+	t := &manyQueues{p: p, s: s, did: actions.Unenroll, changes: make([]change, len(found)+len(missing))}
 	for i, queue := range found {
 		t.changes[i] = change{Queue: queue, Result: wouldSet}
 		fmt.Fprintf(t.shown(), "queue %q: its retry exchange goes; messages that wait for it are parked\n", queue)
@@ -192,6 +196,7 @@ const (
 type manyQueues struct {
 	p       *program
 	s       *selection
+	did     string // for the audit log
 	changes []change
 	failed  []error
 }
@@ -245,6 +250,7 @@ func (t *manyQueues) change(
 			return err
 		}
 	}
+	var changed []string
 	meter := t.p.meter()
 	for i := range t.changes {
 		c := &t.changes[i]
@@ -260,7 +266,7 @@ func (t *manyQueues) change(
 		if t.fail(i, err); err != nil {
 			continue
 		}
-		if c.Result == wouldSet {
+		if changed = append(changed, c.Queue); c.Result == wouldSet {
 			c.Result = isSet
 		}
 		if t.p.format == "table" {
@@ -271,6 +277,7 @@ func (t *manyQueues) change(
 		}
 	}
 	meter.end()
+	t.p.report(ctx, t.did, changed)
 	if t.p.format != "table" {
 		if err := list(t.p, map[string]any{"queues": t.changes}, t.changes,
 			func(c change) string { return c.Queue }, nil); err != nil {

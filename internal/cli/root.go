@@ -49,6 +49,7 @@ type program struct {
 	query  string // of the command, for an error that points into it
 	// Flags that several commands have.
 	address, caFile string
+	named           bool   // the service's address is given
 	vhost           string // "": the first that is served; of doctor all
 	config          string // the path of the config file; "": none
 	format          string // --output; "": a table

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/config"
@@ -259,6 +260,7 @@ func (p *program) runMove(ctx context.Context, m *enroll.Move) error {
 			plural(n, "message is", "messages are"))
 	}
 	fmt.Fprintf(p.out, "queue %q is moved to %q\n", m.From, m.To)
+	p.report(ctx, actions.Move, []string{m.From, m.To})
 	return nil
 }
 

@@ -43,6 +43,46 @@ import (
 	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
+// A command that is done reports it: what the service says to that is a line, where one is expected to answer.
+func TestWhatIsDoneIsReported(t *testing.T) {
+	var got []string
+	status := http.StatusNoContent
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		expect.NoError(t, err)
+		got = append(got, fmt.Sprintf("%s %s %s %.90s", r.Method, r.URL.Path, r.Header.Get("Authorization"), body))
+		w.WriteHeader(status)
+	}))
+	defer service.Close()
+	report := func(named bool, queues ...string) string {
+		var out bytes.Buffer
+		p := &program{err: &out, address: service.URL, named: named, getenv: func(name string) string {
+			return map[string]string{"REDRIVE_TOKEN": "secret"}[name]
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel() // by Ctrl-C, after some were done
+		p.report(ctx, actions.Enroll, queues)
+		return out.String()
+	}
+	expect.Equal(t, report(true, "a", "b"), "", "it prints")
+	expect.Equal(t, strings.Join(got, "\n"), `POST /api/v1/audit Bearer secret {"action":"enroll","queues":["a","b"]}`, "it sends")
+	report(true)
+	expect.Equal(t, len(got), 1, "with nothing done it has asked … times")
+	report(true, slices.Repeat([]string{"a"}, actions.MaxReported+1)...)
+	expect.Equal(t, len(got), 3, "with many queues it has asked … times")
+	for _, status = range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusBadGateway} {
+		expect.Equal(t, report(false, "a"), "", "it prints for %d where no address is given", status)
+		if said := report(true, "a"); !strings.HasPrefix(said, "It is done, but not in the audit log: ") || strings.Count(said, "\n") != 1 {
+			t.Errorf("%d: it says %q", status, said)
+		}
+	}
+	service.Close()
+	expect.Equal(t, report(false, "a"), "", "it prints for no service where no address is given")
+	if said := report(true, "a"); !strings.Contains(said, "no service answers") || strings.Count(said, "\n") != 1 {
+		t.Errorf("without a service it says %q", said)
+	}
+}
+
 // fill puts a stranger's texts into all that holds text, and something into the rest.
 func fill(t *rapid.T, v reflect.Value) {
 	switch v.Kind() {

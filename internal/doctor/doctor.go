@@ -16,6 +16,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Status of a finding, best first.
@@ -156,6 +157,14 @@ func (r *Report) Plan() (p Plan) {
 func (p Plan) Steps() (all []string) {
 	for _, f := range p {
 		all = append(all, f.String())
+	}
+	return all
+}
+
+// Queues are those that the plan makes something for.
+func (p Plan) Queues() (all []string) {
+	for _, f := range p {
+		all = append(all, cmp.Or(f.queue, wire.QueueIntake))
 	}
 	return all
 }

@@ -339,6 +339,9 @@ var rules = map[string]rule{
 	"GET /api/v1/live":               {ask: path(v1 + "/live"), least: auth.Viewer, ok: 200},
 	"GET /api/v1/export":             {ask: path(v1 + "/export"), least: auth.Viewer, ok: 200, audited: true},
 	"GET /api/v1/audit":              {ask: path(v1 + "/audit"), least: auth.Admin, ok: 200, elsewhere: 403},
+	"POST /api/v1/audit": {ask: func(*scene) (string, string) {
+		return v1 + "/audit", `{"action":"enroll","queues":["` + orders + `"]}`
+	}, least: auth.Admin, audited: true, ok: 204, elsewhere: 403},
 	"GET /api/v1/tokens":             {ask: path(v1 + "/tokens"), least: auth.Admin, ok: 200},
 	"GET /api/v1/messages/{id}":      {ask: aMessage(""), least: auth.Viewer, ok: 200, elsewhere: 404},
 	"GET /api/v1/plans/{id}":         {ask: func(s *scene) (string, string) { return v1 + "/plans/" + s.plan, "" }, least: auth.Viewer, ok: 200, elsewhere: 404},

@@ -449,6 +449,11 @@ func (c Client) Audit(ctx context.Context, f inspect.AuditFilter, after string, 
 	return a, c.call(ctx, http.MethodGet, v1+"/audit", q, nil, &a)
 }
 
+// Report tells the audit log what was done at RabbitMQ without the service.
+func (c Client) Report(ctx context.Context, r actions.Report) error {
+	return c.call(ctx, http.MethodPost, v1+"/audit", nil, r, nil)
+}
+
 // Me is who the service takes the caller for.
 func (c Client) Me(ctx context.Context) (m Me, err error) {
 	return m, c.call(ctx, http.MethodGet, v1+"/me", nil, nil, &m)

@@ -125,6 +125,11 @@ func TestTheClientDoesAllOfIt(t *testing.T) {
 	check("audit", len(log.Entries) == 2 && log.After != "" && log.Entries[0].Did == "operation.pause" && log.Entries[0].Who == "admin" && log.Entries[0].Interface == "cli", err, log)
 	older, err := c.Audit(ctx, inspect.AuditFilter{}, log.After, 2)
 	check("older audit", len(older.Entries) == 2 && older.Entries[0].N < log.Entries[1].N, err, older)
+	must(t, c.Report(ctx, actions.Report{Action: actions.Move, Queues: []string{"billing", "billing.v2"}}))
+	for what, f := range map[string]inspect.AuditFilter{"who": {Who: "admin", Did: "reported.*"}, "did": {Did: "reported.move"}, "from": {On: "billing"}, "to": {On: "billing.v2"}} {
+		log, err := c.Audit(ctx, f, "", 9)
+		check("a report by "+what, len(log.Entries) == 1 && log.Entries[0].On == "billing to billing.v2", err, log)
+	}
 	r, err := c.Decode(ctx, httpapi.DecodeRequest{Body: []byte("aGVsbG8gd29ybGQhIGhlbGxvIQ==")})
 	check("decode", r.Text == "hello world! hello!", err, r)
 
@@ -169,6 +174,7 @@ func TestRefusalsInTheClient(t *testing.T) {
 		"an import of nonsense": {errOf(admin.Import(ctx, strings.NewReader("nonsense\n"), actions.ImportOptions{})), inspect.ErrInvalid},
 		"a cursor":              {errOf(admin.Messages(ctx, "", "nonsense", 10)), inspect.ErrInvalid},
 		"a cursor of outcomes":  {errOf(admin.Outcomes(ctx, s.op, "nonsense", 10)), inspect.ErrInvalid},
+		"a forged report":       {admin.Report(ctx, actions.Report{Action: "replay", Queues: []string{"orders"}}), inspect.ErrInvalid},
 		"a cursor of the log":   {errOf(admin.Audit(ctx, inspect.AuditFilter{}, "nonsense", 10)), inspect.ErrInvalid},
 	} {
 		if !errors.Is(c.err, c.want) {

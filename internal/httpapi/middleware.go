@@ -265,6 +265,7 @@ var loads = map[string]load{
 	"GET /api/v1/messages": list, "GET /api/v1/count": small, "GET /api/v1/groups": list, "GET /api/v1/queues": list,
 	"GET /api/v1/groups/{id}":    list,
 	"GET /api/v1/queues/{queue}": list, "GET /api/v1/ledger": list, "GET /api/v1/audit": list,
+	"POST /api/v1/audit":        list,
 	"GET /api/v1/live":          watch,
 	"GET /api/v1/messages/{id}": message, "GET /api/v1/messages/{id}/body": download,
 	"GET /api/v1/export": export, "POST /api/v1/import": imports, "POST /api/v1/snapshot": list,

@@ -148,6 +148,11 @@ func (a *API) showRoutes() {
 			e, after, err := a.Console.AuditLog(ctx, c, in.AuditFilter, in.After, in.Limit)
 			return AuditPage{e, after}, err
 		})
+	handleNothing(a, route(http.MethodPost, "/audit", "report", "Act",
+		"Report what you did at RabbitMQ without the service, for its audit log"),
+		func(ctx context.Context, c auth.Caller, in *body[actions.Report]) error {
+			return a.Console.Report(ctx, c, in.Body)
+		})
 }
 
 // maxDecode bounds a body to read.

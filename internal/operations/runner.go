@@ -274,6 +274,7 @@ type Console interface {
 	ResumeQueue(ctx context.Context, c auth.Caller, queue, reason string) error
 	Export(ctx context.Context, c auth.Caller, query string, w io.Writer) (n int64, err error)
 	Import(ctx context.Context, c auth.Caller, r io.Reader, o actions.ImportOptions) (actions.Imported, error)
+	Report(ctx context.Context, c auth.Caller, r actions.Report) error
 	Snapshot(ctx context.Context, c auth.Caller, folder string) (actions.SnapshotMade, error)
 
 	Plan(ctx context.Context, c auth.Caller, r PlanRequest) (Plan, error)

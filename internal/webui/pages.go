@@ -194,6 +194,9 @@ var auditNames = []struct {
 		[]names{{", ", queueURL}, {" ", messageURL}, {"", queueURL}}},
 	{regexp.MustCompile(`^(pause|resume|breaker .+|allow replays|follow|unfollow|adopt\.sample)$`),
 		regexp.MustCompile(`(?s)^(.+)$`), []names{{"", queueURL}}},
+	{regexp.MustCompile(`^reported\.(enroll|unenroll|doctor\.fix)$`), regexp.MustCompile(`(?s)^(.+)$`),
+		[]names{{", ", queueURL}}},
+	{regexp.MustCompile(`^reported\.move$`), regexp.MustCompile(`(?s)^(.+)$`), []names{{" to ", queueURL}}},
 }
 
 // maxOn bounds what is shown of what an entry was on, in characters, and maxOnRead what is looked at, in bytes.

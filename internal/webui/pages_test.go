@@ -870,6 +870,8 @@ func TestTheAuditPageLeadsToWhatItNames(t *testing.T) {
 		{"edit", "a: b: " + one, link("/queues/a:%20b", "a: b") + ": " + first},
 		{"copy", "a, b: " + one + " " + other + " to c", link("/queues/a", "a") + ", " + link("/queues/b", "b") + ": " + first + " " + second + " to " + link("/queues/c", "c")},
 		{"discard", "a: " + strings.Repeat(one+" ", 10), link("/queues/a", "a") + ": " + strings.Repeat(first+" ", 5) + link("/messages/"+one, one[:12]+"…")},
+		{"reported.enroll", "a, b", link("/queues/a", "a") + ", " + link("/queues/b", "b")},
+		{"reported.move", "a to b", link("/queues/a", "a") + " to " + link("/queues/b", "b")},
 		{"replay", "3 messages to a", "3 messages to a"},
 		{"export", "queue:a", "queue:a"},
 		{"token.create", "javascript:x (admin)", "javascript:x (admin)"},
