@@ -33,6 +33,7 @@ const (
 	Followed         Kind = "followed"
 	Standing         Kind = "standing"
 	Setup            Kind = "setup"
+	Long             Kind = "long"
 	DeliveryLimit    Kind = "delivery_limit"
 	ForeignConsumers Kind = "foreign_consumers"
 	ForeignPolicies  Kind = "foreign_policies"
@@ -77,6 +78,7 @@ var Kinds = map[Kind]Row{
 		After: disconnectedFor},
 	Standing:         {Says: "standing queue ", OfQueue: true, Ready: true, Event: "queue_standing"},
 	Setup:            {Says: "setup of queue ", OfQueue: true, Ready: true},
+	Long:             {Says: "long queue ", OfQueue: true, Ready: true, Event: "queue_long"},
 	DeliveryLimit:    {Says: "delivery limit", Ready: true},
 	ForeignConsumers: {Says: "another service", Ready: true},
 	ForeignPolicies:  {Says: "policies of others", Ready: true},

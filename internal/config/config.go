@@ -51,6 +51,8 @@ type Config struct {
 	Throttle map[string]throttle.Rules
 	// Adopt are the dead-letter queues that the service follows: names first, then patterns.
 	Adopt []Followed
+	// Watch are the queues that are watched otherwise than by default.
+	Watch Watches
 	// Decode are the types of bodies.
 	Decode decode.Options
 	// Notify are the notifications.
@@ -103,6 +105,47 @@ func (c *Config) FollowedQueues() (names []string) {
 		names = append(names, f.Name)
 	}
 	return names
+}
+
+// Watched is what makes a queue of RabbitMQ's worth a notification.
+type Watched struct {
+	Queues   []string      // patterns
+	Standing time.Duration // ready messages and no consumer for so long; 0: not looked at
+	// Ready is how many ready messages are not too many; nil: any number.
+	Ready *int
+	// GrowingFor is how long its length may grow, and never fall; 0: for ever.
+	GrowingFor time.Duration
+}
+
+// Watches decide about queues: the first that matches.
+type Watches []Watched
+
+// defaultWatch is for queues that no entry names. Consumers are away for less than 15 minutes in a deployment.
+func defaultWatch() Watched { return Watched{Standing: 15 * time.Minute} }
+
+// Match returns what a queue is watched for, and whether an entry names it.
+func (w Watches) Match(queue string) (of Watched, named bool) {
+	for _, of := range w {
+		if slices.ContainsFunc(of.Queues, func(p string) bool { return policy.MatchQueue(p, queue) }) {
+			return of, true
+		}
+	}
+	return defaultWatch(), false
+}
+
+// describe says in words what is watched.
+func (w Watched) describe() string {
+	var all []string
+	if w.Standing > 0 {
+		all = append(all, "standing for "+policy.FormatDuration(w.Standing))
+	}
+	if w.Ready != nil {
+		all = append(all, fmt.Sprintf("more than %d ready", *w.Ready))
+	}
+	if w.GrowingFor > 0 {
+		all = append(all, "growing for "+policy.FormatDuration(w.GrowingFor))
+	}
+	return cmp.Or(strings.Join(all, ", "), "nothing")
 }
 
 // Log sets level and format of the log.
@@ -290,6 +333,9 @@ func Describe(w io.Writer, c *Config) error {
 			what += ", of " + f.Queue
 		}
 		fmt.Fprintf(table, "follow\t%s\t%s\n", f.Name, what+describeFor(f.vhost))
+	}
+	for _, w := range c.Watch {
+		fmt.Fprintf(table, "watch\t%s\t%s\n", strings.Join(w.Queues, " "), w.describe())
 	}
 	for _, q := range c.Decode.Protobuf.Queues {
 		fmt.Fprintf(table, "protobuf\t%s\t%s\n", strings.Join(q.Queues, " "), q.Message)

@@ -156,6 +156,38 @@ func TestHowLongWhatIsDiscardedCanBeRestored(t *testing.T) {
 	}
 }
 
+func TestWatchedQueues(t *testing.T) {
+	c := parsed(t, `watch:
+  - {queues: [a, "b.*"], ready: 1000, growing_for: 1h}
+  - {queues: ["*.dlq"], standing: never, ready: 0}
+  - {queues: ["b*"], standing: 0}
+`)
+	b := strings.Join(strings.Fields(described(t, c)), " ")
+	const want = "watch a b.* standing for 15m, more than 1000 ready, growing for 1h watch *.dlq more than 0 ready " +
+		"watch b* nothing"
+	if !strings.Contains(b, want) {
+		t.Errorf("check says %s; want %s", b, want)
+	}
+	for queue, want := range map[string]string{"b.c": "standing for 15m, more than 1000 ready, growing for 1h true",
+		"a.dlq": "more than 0 ready true", "bc": "nothing true", "c": "standing for 15m false"} {
+		of, named := c.Watch.Match(queue)
+		if is := fmt.Sprint(of.describe(), " ", named); is != want {
+			t.Errorf("%s is watched for %s; want %s", queue, is, want)
+		}
+	}
+	areRefused(t, []string{"f.yaml:1:"}, []refusal{
+		{"watch: [{ready: 1}]", "watch[0] names no queues"},
+		{"watch: [{queues: []}]", "watch[0].queues names no queues"},
+		{"watch: {queues: [a]}", "watch is a mapping; expected a list of queues"},
+		{"watch: [{queues: [a], ready: -1}]", `watch[0].ready is "-1"; expected a number of messages, also 0`},
+		{"watch: [{queues: [a], standing: 5s}]", `watch[0].standing is "5s"; expected never, or a duration from 1m`},
+		{"watch: [{queues: [a], growing_for: 0}]", `watch[0].growing_for is "0"; expected a duration`},
+	})
+	if w := parsed(t, `watch: [{queues: ["a.#"]}]`).Warnings; len(w) != 1 || !strings.Contains(w[0], "topic exchanges") {
+		t.Errorf("it warns %q", w)
+	}
+}
+
 var update = flag.Bool("update", false, "write docs/reference/configuration.md")
 
 // rows are those of the reference.

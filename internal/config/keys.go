@@ -165,6 +165,7 @@ func (c *Config) keys() key {
 			}
 		}),
 		row("adopt", &c.Adopt, followed).of(".NAME", follow(&Followed{})),
+		entries("watch", "a list of queues with what is too much", (*[]Watched)(&c.Watch), watched),
 		group("decode",
 			group("protobuf",
 				row("files", &p.Files, files(`a list of files, such as ["proto/order.proto"]`)),
@@ -241,6 +242,16 @@ func follow(f *Followed) key {
 			v.fail(" names itself as the work queue; expected the queue whose dead letters land there")
 		}
 	})
+}
+
+func watched(_ int, w *Watched) key {
+	*w = defaultWatch()
+	return group("",
+		row("queues", &w.Queues, queues(" names no queues; expected queues: [\"orders.*\"]")),
+		row("standing", &w.Standing, standing),
+		row("ready", &w.Ready, length),
+		row("growing_for", &w.GrowingFor, between(time.Minute, year, "1m to a year")),
+	).need(" names no queues; expected queues: [\"orders.*\"]", "queues")
 }
 
 func queueType(_ int, q *decode.QueueType) key {

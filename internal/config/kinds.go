@@ -160,6 +160,21 @@ var span = between(100*time.Millisecond, 24*time.Hour, "100ms to 1d")
 
 const year = 366 * 24 * time.Hour
 
+// standing is a duration, or 0.
+var standing = scalar("never, or a duration from 1m to a year", func(s string) (time.Duration, bool) {
+	if s == "never" || s == "0" {
+		return 0, true
+	}
+	d, err := ParseDuration(s)
+	return d, err == nil && (d == 0 || d >= time.Minute && d <= year)
+})
+
+// length is how many messages, also none.
+var length = scalar("a number of messages, also 0", func(s string) (*int, bool) {
+	n, err := strconv.Atoi(s)
+	return &n, err == nil && n >= 0
+})
+
 // ParseDuration is Go's, with days and weeks.
 func ParseDuration(s string) (time.Duration, error) {
 	for unit, hours := range map[string]float64{"d": 24, "w": 7 * 24} {

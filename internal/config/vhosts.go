@@ -175,6 +175,9 @@ func (c *Config) warnOfTopicPatterns() {
 	for _, p := range c.Policies {
 		warn(fmt.Sprintf("policy %q", p.Name), p.Queues)
 	}
+	for _, w := range c.Watch {
+		warn("watch", w.Queues)
+	}
 	for _, r := range c.Notify.Routes {
 		warn(fmt.Sprintf("route %q", r.Name), r.Queues)
 	}

@@ -210,7 +210,7 @@ func link(page string, m *Message) string {
 		return page + "/health"
 	case FollowStopped:
 		return page + "/" // lists followed queues
-	case QueueStanding: // keeps no messages here
+	case QueueStanding, QueueLong: // keep no messages here
 		if q := m.queue(); q != "" && q != otherQueues {
 			return page + "/queues/" + url.PathEscape(q)
 		}

@@ -42,6 +42,7 @@ const (
 	BreakerOpen    Kind = "breaker_open"
 	NoConsumer     Kind = "no_consumer"
 	QueueStanding  Kind = "queue_standing"
+	QueueLong      Kind = "queue_long"
 	IntakeStopped  Kind = "intake_stopped"
 	BrokerBlocked  Kind = "broker_blocked"
 	OldestWaiting  Kind = "oldest_waiting"
@@ -69,6 +70,7 @@ var Kinds = []Meaning{
 	{BreakerOpen, Critical, "the circuit breaker is open", "the circuit breaker is closed again"},
 	{NoConsumer, Critical, "the queue has no consumers", "messages no longer wait for a consumer"},
 	{QueueStanding, Warning, "messages stand in the queue", "messages no longer stand in the queue"},
+	{QueueLong, Warning, "the queue is too long", "the queue is no longer too long"},
 	{IntakeStopped, Critical, "failed messages stay in RabbitMQ: the intake has stopped", "the intake goes on"},
 	{BrokerBlocked, Critical, "an alarm of RabbitMQ's blocks publishing", "RabbitMQ's alarm is over"},
 	{OldestWaiting, Warning, "messages wait too long", "messages no longer wait too long"},

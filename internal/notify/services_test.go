@@ -875,10 +875,13 @@ basic_auth_users: {redrive: "$2b$04$abcdefghijklmnopqrstuuTFU2YlDDEIrOadTjCt/rbR
 	}
 }
 
-// A notice of a queue that stands leads to that queue.
+// A notice of a queue that stands, or is too long, leads to that queue.
 func TestAStandingQueueLeadsToItsPage(t *testing.T) {
-	m := &Message{Kind: QueueStanding, Items: []Item{{Kind: QueueStanding, Queue: "old/orders"}}}
-	expect.Equal(t, link("https://redrive.example.com/", m), "https://redrive.example.com/queues/old%2Forders", "of one")
-	m.Items = append(m.Items, Item{Kind: QueueStanding, Queue: "mail"})
-	expect.Equal(t, link("https://redrive.example.com", m), "https://redrive.example.com/", "of two")
+	const page = "https://redrive.example.com"
+	for _, kind := range []Kind{QueueStanding, QueueLong} {
+		m := &Message{Kind: kind, Items: []Item{{Kind: kind, Queue: "old/orders"}}}
+		expect.Equal(t, link(page+"/", m), page+"/queues/old%2Forders", "%s of one", kind)
+		m.Items = append(m.Items, Item{Kind: kind, Queue: "mail"})
+		expect.Equal(t, link(page, m), page+"/", "%s of two", kind)
+	}
 }

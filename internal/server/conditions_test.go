@@ -371,6 +371,8 @@ func TestWhatHealthTellsPeople(t *testing.T) {
 		{of(condition.Breaker, "orders"), "", "queue_paused orders: they fail: no such queue"},
 		{condition.Condition{Kind: condition.Forward, Queue: "orders", Target: "exchange dead"}, "full", "forward_stopped orders > exchange dead: full; queue_paused orders: they fail: no such queue"},
 		{of(condition.Unreachable, "orders"), "", "forward_stopped orders > exchange dead: full"},
+		{of(condition.Long, "orders"), "9", "forward_stopped orders > exchange dead: full; queue_long orders: 9"},
+		{of(condition.Long, "orders"), "", "forward_stopped orders > exchange dead: full"},
 		{of(condition.Followed, "orders_error"), "it has other consumers",
 			"follow_stopped orders_error after 2m0s: it has other consumers; forward_stopped orders > exchange dead: full"},
 	} {

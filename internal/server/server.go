@@ -335,7 +335,7 @@ func (s *Service) reload(c *config.Config, err error) {
 	if !c.Broker.Same(s.config.Broker) || !c.Store.Same(s.config.Store) || c.Listen != s.config.Listen ||
 		!reflect.DeepEqual(c.Access, s.config.Access) {
 		s.Log.Warn("config: broker, store, listen, auth, tls and read_only take effect at the next start; policies, " +
-			"adopt, notify and decode do now")
+			"adopt, watch, notify and decode do now")
 	}
 	for _, apply := range applyDecoders {
 		apply()

@@ -126,12 +126,14 @@ func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
 	p := policy.Default()
 	p.Name = "orders"
 	next.Policies = policy.Set{p}
+	next.Watch = config.Watches{{Queues: []string{"orders"}}}
 	next.Throttle = map[string]throttle.Rules{"orders": {Rate: 5, Breaker: &throttle.Breaker{}}}
 	s.reload(&next, nil)
 	if all, err := s.vhosts[0].inspect.Policies(t.Context(), auth.Caller{Role: auth.Viewer}); err != nil || all[0].Limits != "5/s, breaker" {
 		t.Errorf("people see %+v, %v", all, err)
 	}
 	expect.Equal(t, inForce(), "orders", "policy … is in force")
+	expect.Equal(t, len(*s.vhosts[0].queueWatch.configured.Load()), 1, "entries of watch in force")
 	schemaInForce := func() {
 		t.Helper()
 		if got := s.vhosts[0].decoder.Decode(t.Context(), decode.Body{Bytes: []byte("\n\x03ann"), Queue: "orders"}); !strings.Contains(got.Text, `"name": "ann"`) {

@@ -452,6 +452,7 @@ func (s *vhost) run(ctx context.Context) error {
 func (s *vhost) reload(c *config.Config) {
 	s.inForce.Replace(s.retryRules(c))
 	s.followers.configured.Store(&c.Adopt)
+	s.queueWatch.configured.Store(&c.Watch)
 	s.wake.Wake()
 	s.Log.Info("the new policies are in force", "policies", len(c.Policies))
 }

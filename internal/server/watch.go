@@ -5,10 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/condition"
+	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -17,12 +18,13 @@ import (
 )
 
 // queueWatch looks at all queues of the virtual host, and reports those that stand: they have ready messages, and
-// have had no consumer for a while. It watches enrolled queues, and others that have had a consumer since the service
-// started, such as the old queue of a migration.
+// have had no consumer for a while; and those that are too long. It watches enrolled queues, others that have had a
+// consumer since the service started, such as the old queue of a migration, and those that the config names.
 type queueWatch struct {
 	list func(context.Context) ([]management.QueueState, error) // nil: no management API is configured
 	// keeps returns which queues are meant to keep messages, as dead-letter queues are.
 	keeps      func(context.Context) (func(queue string) bool, error)
+	configured atomic.Pointer[config.Watches]
 	conditions *condition.Set
 	store      store.SideTable
 	log        *slog.Logger
@@ -33,24 +35,32 @@ type queueWatch struct {
 
 // seenQueue is what is known of a queue.
 type seenQueue struct {
-	consumed bool      // it has had a consumer
-	idle     time.Time // since when messages have been ready and none was taken; zero: it is not so
-	standing bool      // and that was reported
+	consumed    bool      // it has had a consumer
+	idle        time.Time // since when messages have been ready and none was taken; zero: it is not so
+	over        time.Time // since when more than its limit have been ready; zero: it is not so
+	ready       int       // at the last look
+	grows, rose time.Time // since when that has grown and never fallen, and when it last grew; zero: it fell
+	// keeps is set if it is meant to keep messages, and asked if that is known; neither between two backlogs.
+	asked, keeps   bool
+	standing, long bool // reported
 }
 
 const (
 	// watchEvery is how often to look; less often if looking takes longer than a tenth of it.
 	watchEvery = 30 * time.Second
-	// standingAfter is longer than consumers are away for a deployment.
-	standingAfter = 15 * time.Minute
+	// longAfter is longer than consumers are away for a deployment. Of a queue that is meant to keep messages, the
+	// second look counts.
+	longAfter = 15 * time.Minute
 	// maxUnseen is how long the list may be missing: consumers may have come and gone in a longer time.
 	maxUnseen = 5 * time.Minute
-	// watchPrefix + a queue's name is the entry of a standing queue, so that a restart neither ends nor repeats it.
+	// watchPrefix + the kind and a queue's name is the entry of a condition, so that a restart neither ends nor
+	// repeats it.
 	watchPrefix = "watch/"
 )
 
 func newQueueWatch(s *vhost) *queueWatch {
 	w := &queueWatch{conditions: s.conditions, store: s.store, log: s.Log, queues: map[string]*seenQueue{}}
+	w.configured.Store(&s.config.Watch)
 	if s.manage != nil {
 		w.list = s.manage.QueueStates
 	}
@@ -73,14 +83,24 @@ func (w *queueWatch) run(ctx context.Context) {
 	}
 }
 
-// load reads the queues that stood when the service ended.
+// load reads the queues that stood, or were too long, when the service ended.
 func (w *queueWatch) load(ctx context.Context) {
 	err := w.store.Entries(ctx, watchPrefix, "", func(e store.Entry) (bool, error) {
 		var c condition.Condition
 		if err := json.Unmarshal(e.Value, &c); err != nil {
 			return false, fmt.Errorf("the entry %q: %w", e.Name, err)
 		}
-		w.queues[strings.TrimPrefix(e.Name, watchPrefix)] = &seenQueue{consumed: true, idle: c.Since, standing: true}
+		is := w.queues[c.Queue]
+		if is == nil {
+			is = &seenQueue{}
+			w.queues[c.Queue] = is
+		}
+		switch c.Kind {
+		case condition.Standing:
+			is.consumed, is.idle, is.standing = true, c.Since, true
+		case condition.Long:
+			is.over, is.grows, is.rose, is.long = c.Since, c.Since, time.Now(), true
+		}
 		w.conditions.Put(c)
 		return true, nil
 	})
@@ -99,9 +119,17 @@ func (w *queueWatch) look(ctx context.Context) {
 	}
 	now := time.Now()
 	unseen := now.Sub(w.looked) > maxUnseen
-	before := w.queues
+	before, rules := w.queues, *w.configured.Load()
 	w.looked, w.queues = now, make(map[string]*seenQueue, len(all))
 	var keeps func(queue string) bool // asked for once, when it is needed
+	ask := func(queue string, is *seenQueue) {
+		if !is.asked && keeps == nil && err == nil {
+			keeps, err = w.keeps(ctx)
+		}
+		if !is.asked && err == nil {
+			is.asked, is.keeps = true, keeps(queue)
+		}
+	}
 	var entries []store.Entry
 	for i := range all {
 		q := &all[i]
@@ -113,24 +141,31 @@ func (w *queueWatch) look(ctx context.Context) {
 			is = &seenQueue{}
 		}
 		w.queues[q.Name] = is
-		is.see(q, now, unseen)
+		rule, named := rules.Match(q.Name)
+		is.see(q, &rule, now, unseen)
 		enrolled := q.Setting("dead-letter-exchange") == wire.ExchangeDeadLetters
-		stands := (enrolled || is.consumed) && !is.idle.IsZero() && now.Sub(is.idle) >= standingAfter
+		stands := (enrolled || named || is.consumed) && rule.Standing > 0 && !is.idle.IsZero() &&
+			now.Sub(is.idle) >= rule.Standing
 		if stands && !is.standing && !enrolled {
-			if keeps == nil {
-				keeps, err = w.keeps(ctx)
-			}
-			stands = err == nil && !keeps(q.Name)
-			is.consumed = err != nil || stands
+			ask(q.Name, is)
+			stands = is.asked && !is.keeps
 		}
-		if e := w.report(q, is, stands); e != nil {
-			entries = append(entries, *e)
+		if !is.over.IsZero() && now.After(is.over) && !is.long && !enrolled {
+			ask(q.Name, is)
 		}
+		c := condition.Condition{Kind: condition.Standing, Queue: q.Name}
+		if waits := (condition.Condition{Kind: condition.NoConsumer, Queue: q.Name}); // which says the same
+		stands && (is.standing || w.conditions.Text(waits) == "") {
+			c.Since, c.Text = is.idle, fmt.Sprintf("no consumer for more than %s, and messages are ready (%s)",
+				policy.FormatDuration(rule.Standing), hint.Thousands(fmt.Sprint(q.Ready)))
+		}
+		entries = w.report(entries, c, &is.standing)
+		entries = w.report(entries, is.tooLong(q, &rule, now), &is.long)
 	}
 	for name, is := range before {
-		if w.queues[name] == nil && is.standing {
-			w.conditions.Put(condition.Condition{Kind: condition.Standing, Queue: name})
-			entries = append(entries, store.Entry{Name: watchPrefix + name})
+		if w.queues[name] == nil {
+			entries = w.report(entries, condition.Condition{Kind: condition.Standing, Queue: name}, &is.standing)
+			entries = w.report(entries, condition.Condition{Kind: condition.Long, Queue: name}, &is.long)
 		}
 	}
 	if len(entries) > 0 {
@@ -139,7 +174,7 @@ func (w *queueWatch) look(ctx context.Context) {
 }
 
 // see updates what is known of a queue. unseen is set if no one looked for long.
-func (is *seenQueue) see(q *management.QueueState, now time.Time, unseen bool) {
+func (is *seenQueue) see(q *management.QueueState, rule *config.Watched, now time.Time, unseen bool) {
 	is.consumed = is.consumed || q.Consumers > 0
 	switch {
 	case q.Ready == 0, q.Consumers > 0, q.Stats.Delivered.InMinute() > 0: // the last by basic.get
@@ -147,30 +182,58 @@ func (is *seenQueue) see(q *management.QueueState, now time.Time, unseen bool) {
 	case is.idle.IsZero(), unseen && !is.standing:
 		is.idle = now
 	}
+	switch {
+	case rule.Ready == nil, q.Ready <= *rule.Ready && (!is.long || q.Ready <= *rule.Ready-*rule.Ready/10):
+		is.over = time.Time{}
+	case is.over.IsZero(), unseen:
+		is.over = now
+	}
+	switch {
+	case q.Ready < is.ready, unseen && !is.long:
+		is.rose = time.Time{}
+	case q.Ready > is.ready:
+		if now.Sub(is.rose) >= rule.GrowingFor {
+			is.grows = now
+		}
+		is.rose = now
+	}
+	if is.ready = q.Ready; is.idle.IsZero() && is.over.IsZero() {
+		is.asked, is.keeps = false, false
+	}
 }
 
-// report puts or removes a queue's condition. It returns the entry to write if that began or ended.
-func (w *queueWatch) report(q *management.QueueState, is *seenQueue, stands bool) *store.Entry {
-	waits := condition.Condition{Kind: condition.NoConsumer, Queue: q.Name} // which says the same
-	if !is.standing && (!stands || w.conditions.Text(waits) != "") {
-		return nil
+// tooLong returns the condition of a queue that is too long, without a text if it is not.
+func (is *seenQueue) tooLong(q *management.QueueState, rule *config.Watched, now time.Time) condition.Condition {
+	c := condition.Condition{Kind: condition.Long, Queue: q.Name}
+	ready, over := hint.Thousands(fmt.Sprint(q.Ready)), now.Sub(is.over)
+	switch {
+	case !is.over.IsZero() && (over >= longAfter || is.long || is.keeps && over > 0):
+		c.Since, c.Text = is.over, fmt.Sprintf("%s messages are ready, and its limit is %s", ready,
+			hint.Thousands(fmt.Sprint(*rule.Ready)))
+	case rule.GrowingFor > 0 && now.Sub(is.grows) >= rule.GrowingFor && now.Sub(is.rose) < rule.GrowingFor:
+		c.Since, c.Text = is.grows, fmt.Sprintf("it has grown for more than %s, and never fell (%s messages are ready)",
+			policy.FormatDuration(rule.GrowingFor), ready)
 	}
-	c, changed := condition.Condition{Kind: condition.Standing, Queue: q.Name}, stands != is.standing
-	is.standing = stands
-	e := &store.Entry{Name: watchPrefix + q.Name}
-	if stands {
-		c.Since, c.Text = is.idle, fmt.Sprintf("no consumer for more than %s, and messages are ready (%s)",
-			policy.FormatDuration(standingAfter), hint.Thousands(fmt.Sprint(q.Ready)))
-		e.Value, _ = json.Marshal(c) // cannot fail
+	return c
+}
+
+// report puts a queue's condition, or removes it if c has no text. It adds the entry to write if that began or ended.
+func (w *queueWatch) report(entries []store.Entry, c condition.Condition, was *bool) []store.Entry {
+	holds := c.Text != ""
+	if !holds && !*was {
+		return entries
 	}
 	w.conditions.Put(c)
-	switch log := w.log.With("queue", q.Name); {
-	case !changed:
-		return nil
-	case stands:
-		log.Warn("a queue stands: messages are ready, and no consumer takes them", "ready", q.Ready, "since", is.idle)
-	default:
-		log.Info("the queue stands no longer")
+	if holds == *was {
+		return entries
 	}
-	return e
+	*was = holds
+	e := store.Entry{Name: watchPrefix + string(c.Kind) + "/" + c.Queue}
+	if log := w.log.With("queue", c.Queue, "condition", c.Kind); holds {
+		e.Value, _ = json.Marshal(c) // cannot fail
+		log.Warn("messages stay in a queue", "text", c.Text, "since", c.Since)
+	} else {
+		log.Info("messages no longer stay in the queue")
+	}
+	return append(entries, e)
 }

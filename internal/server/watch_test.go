@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/condition"
+	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
@@ -34,7 +35,7 @@ func queueState(name string, enrolled bool, consumers, ready int) (q management.
 // watchedFrom is a queueWatch of queues. The dead-letter queues among them end with .dlq.
 func watchedFrom(s store.SideTable, queues *listed) (*queueWatch, *condition.Set) {
 	h, _ := readyConditions()
-	return &queueWatch{conditions: h, store: s, log: quiet().Log, queues: map[string]*seenQueue{},
+	w := &queueWatch{conditions: h, store: s, log: quiet().Log, queues: map[string]*seenQueue{},
 		list: func(context.Context) (all []management.QueueState, err error) {
 			if *queues == nil {
 				return nil, errors.New("RabbitMQ is away")
@@ -46,7 +47,9 @@ func watchedFrom(s store.SideTable, queues *listed) (*queueWatch, *condition.Set
 		},
 		keeps: func(context.Context) (func(string) bool, error) {
 			return func(queue string) bool { return strings.HasSuffix(queue, ".dlq") }, nil
-		}}, h
+		}}
+	w.configured.Store(new(config.Watches))
+	return w, h
 }
 
 // standing runs w for d, and returns the conditions then. The next run continues as a restarted service does not.
@@ -105,6 +108,80 @@ func TestAQueueWithoutConsumersStands(t *testing.T) {
 	}
 }
 
+// The config says which queues are watched, and for what; the first entry that matches decides.
+func TestWhatTheConfigWatches(t *testing.T) {
+	const (
+		limit = " messages are ready, and its limit is "
+		over  = "long queue orders: %s" + limit + "1,000 for %s"
+		dead  = "long queue orders.dlq: %s" + limit + "0 for %s"
+		grows = "long queue mail: it has grown for more than 1h, and never fell (%s messages are ready) for %s"
+	)
+	c, err := config.Parse("f.yaml", []byte(`watch:
+  - {queues: ["quiet.*"], standing: never}
+  - {queues: [five.dlq], ready: 5}
+  - {queues: ["*.dlq"], ready: 0}
+  - {queues: [orders], ready: 1000, standing: 20m}
+  - {queues: [mail], growing_for: 1h, standing: 0}
+  - {queues: ["archive*"]}
+  - {queues: ["*"], ready: 1, standing: 1m}`))
+	must(t, err)
+	type step struct {
+		consumers, ready int
+		rises            int // at each look
+		lasts            time.Duration
+		want             string
+	}
+	for name, q := range map[string]struct {
+		queue string
+		steps []step
+	}{
+		"an entry turns it off": {"quiet.orders", []step{{1, 5, 0, time.Minute, ""}, {0, 5, 9, time.Hour, ""}}},
+		"the default, of a queue that never had consumers": {"archive", []step{{0, 5, 0, 15 * time.Minute, ""},
+			{0, 5, 0, time.Minute, stands + "archive: " + since + "(5) for 16m0s"}}},
+		"a time of its own": {"orders", []step{{0, 5, 0, 20 * time.Minute, ""}, {0, 5, 0, time.Minute, stands +
+			"orders: no consumer for more than 20m, and messages are ready (5) for 21m0s"}}},
+		"a dead-letter queue gets messages": {"orders.dlq", []step{{0, 0, 0, time.Hour, ""}, {0, 1, 0, watchEvery, ""},
+			{0, 1, 0, watchEvery, fmt.Sprintf(dead, "1", "1m0s")},
+			{0, 2, 0, time.Hour, fmt.Sprintf(dead, "2", "1h1m0s")}, {0, 0, 0, watchEvery, ""},
+			{1, 5, 0, watchEvery, ""}, {1, 5, 0, time.Minute, fmt.Sprintf(dead, "5", "1m30s")}}},
+		"a dead-letter queue grows": {"five.dlq", []step{{0, 3, 0, time.Hour, ""}, {0, 6, 0, watchEvery, ""},
+			{0, 6, 0, watchEvery, "long queue five.dlq: 6" + limit + "5 for 1m0s"}}},
+		"a length at the limit": {"orders", []step{{2, 1000, 0, time.Hour, ""}}},
+		"a length that stays": {"orders", []step{{2, 1200, 0, 15 * time.Minute, ""},
+			{2, 1200, 0, time.Minute, fmt.Sprintf(over, "1,200", "16m0s")},
+			{2, 901, 0, time.Minute, fmt.Sprintf(over, "901", "17m0s")}, {2, 900, 0, watchEvery, ""},
+			{2, 1000, 0, time.Hour, ""}, {2, 1001, 0, 15 * time.Minute, ""}}},
+		"rolling restarts": {"orders", []step{{2, 50, 0, time.Hour, ""}, {0, 1200, 9, time.Minute, ""},
+			{2, 1200, 0, 10 * time.Minute, ""}, {2, 3, 0, time.Hour, ""}, {0, 5000, 0, 14 * time.Minute, ""},
+			{1, 900, 0, watchEvery, ""}, {0, 5000, 0, 14 * time.Minute, ""}}},
+		"a length that grows": {"mail", []step{{2, 1, 1, time.Hour, ""},
+			{2, 500, 1, time.Minute, fmt.Sprintf(grows, "501", "1h0m30s")},
+			{2, 501, 0, 59 * time.Minute, fmt.Sprintf(grows, "501", "1h59m30s")}, {2, 501, 0, 2 * time.Minute, ""},
+			{2, 501, 1, time.Hour, ""}, {2, 900, 0, time.Minute, fmt.Sprintf(grows, "900", "1h0m30s")},
+			{2, 899, 0, watchEvery, ""}}},
+		"rolling restarts of what must not grow": {"mail", []step{{2, 5, 0, 2 * time.Hour, ""},
+			{0, 100, 5, 14 * time.Minute, ""}, {2, 3, 0, time.Hour, ""}, {0, 100, 5, 14 * time.Minute, ""},
+			{2, 300, -1, 2 * time.Minute, ""}, {2, 296, 1, 59 * time.Minute, ""}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				queues := listed{}
+				w, h := watchedFrom(memstore.New(), &queues)
+				w.configured.Store(&c.Watch)
+				for i, s := range q.steps {
+					is := ""
+					for range s.lasts / watchEvery {
+						queues[q.queue] = queueState(q.queue, false, s.consumers, s.ready)
+						is = standing(t, w, h, watchEvery)
+						s.ready += s.rises
+					}
+					expect.Equal(t, is, s.want, "after step %d", i)
+				}
+			})
+		})
+	}
+}
+
 // What is read with basic.get has no consumers, and a stream keeps what was read.
 func TestAQueueThatIsReadDoesNotStand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -136,6 +213,33 @@ func TestWhatWasNotSeenDoesNotCount(t *testing.T) {
 	})
 }
 
+// Consumers may also have made it short, and another queue may dead-letter to it now.
+func TestALengthThatWasNotSeenDoesNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := 1
+		queues := listed{"grows": queueState("grows", true, 1, 1), "over": queueState("over", false, 1, 2)}
+		w, h := watchedFrom(memstore.New(), &queues)
+		w.configured.Store(&config.Watches{{Queues: []string{"*"}, Ready: &limit, GrowingFor: 15 * time.Minute}})
+		standing(t, w, h, watchEvery)
+		queues["grows"] = queueState("grows", true, 1, 1)
+		standing(t, w, h, 10*time.Minute)
+		was := queues
+		queues = nil
+		standing(t, w, h, 6*time.Minute)
+		queues = was
+		queues["grows"] = queueState("grows", true, 1, 2)
+		expect.Equal(t, standing(t, w, h, 10*time.Minute), "", "the conditions after RabbitMQ was away")
+		queues["over"] = queueState("over", false, 1, 0)
+		standing(t, w, h, watchEvery)
+		w.keeps = func(context.Context) (func(string) bool, error) {
+			return func(string) bool { return true }, nil
+		}
+		queues["over"] = queueState("over", false, 1, 3)
+		expect.Equal(t, standing(t, w, h, time.Minute),
+			"long queue over: 3 messages are ready, and its limit is 1 for 1m0s", "of a dead-letter queue")
+	})
+}
+
 // A restarted service knows at once which queues stand, though it has not seen their consumers.
 func TestAStandingQueueOutlivesARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -157,6 +261,44 @@ func TestAStandingQueueOutlivesARestart(t *testing.T) {
 			stands+"old: "+since+"(1) for 1h1m0s", "the conditions")
 		queues["old"] = queueState("old", false, 1, 1)
 		expect.Equal(t, standing(t, w, h, time.Minute), "", "the conditions with a consumer")
+
+		w, h = watchedFrom(s, &queues)
+		w.load(t.Context())
+		expect.Equal(t, len(h.List()), 0, "conditions after the next restart")
+	})
+}
+
+// A restart neither ends nor repeats the report of a long queue, and starts no other.
+func TestALongQueueOutlivesARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		limit := 0
+		watch := &config.Watches{{Queues: []string{"grows"}, GrowingFor: time.Hour},
+			{Queues: []string{"*"}, Ready: &limit, Standing: time.Hour}}
+		queues := listed{"a.dlq": queueState("a.dlq", false, 0, 3), "gone.dlq": queueState("gone.dlq", false, 0, 1),
+			"b": queueState("b", true, 0, 2)}
+		w, h := watchedFrom(s, &queues)
+		w.configured.Store(watch)
+		for i := range 125 {
+			queues["grows"] = queueState("grows", true, 1, i+1)
+			standing(t, w, h, watchEvery)
+		}
+		const all = "long queue a.dlq: 3 messages are ready, and its limit is 0 for %[1]s; " +
+			"long queue b: 2 messages are ready, and its limit is 0 for %[1]s; " +
+			"long queue grows: it has grown for more than 1h, and never fell (125 messages are ready) for %[2]s; " +
+			"standing queue b: no consumer for more than 1h, and messages are ready (2) for %[1]s"
+		delete(queues, "gone.dlq")
+		expect.Equal(t, standing(t, w, h, watchEvery), fmt.Sprintf(all, "1h3m0s", "1h2m30s"), "before the restart")
+
+		w, h = watchedFrom(s, &queues)
+		w.configured.Store(watch)
+		w.load(t.Context())
+		expect.Equal(t, len(h.List()), 4, "conditions after the restart")
+		queues["busy"] = queueState("busy", true, 0, 9)
+		expect.Equal(t, standing(t, w, h, watchEvery), fmt.Sprintf(all, "1h3m30s", "1h3m0s"), "after it")
+		queues["a.dlq"], queues["b"] = queueState("a.dlq", false, 0, 0), queueState("b", true, 1, 0)
+		queues["grows"] = queueState("grows", true, 1, 124)
+		expect.Equal(t, standing(t, w, h, 14*time.Minute), "", "without a cause")
 
 		w, h = watchedFrom(s, &queues)
 		w.load(t.Context())
@@ -229,7 +371,7 @@ func TestTheQueuesThatStandInRabbitMQ(t *testing.T) {
 			v.PublishMany(queue, 1000, func(int) amqp.Publishing { return amqp.Publishing{DeliveryMode: 2} })
 		}
 		await("the enrolled queue and the one whose consumers went away stand", func() bool {
-			return stand("standing old", "standing orders")() && !w.queues["failed"].consumed
+			return stand("standing old", "standing orders")() && w.queues["failed"].keeps
 		})
 		ch := v.Own()
 		await("a queue that is read with basic.get does not stand", func() bool {
