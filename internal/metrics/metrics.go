@@ -565,3 +565,39 @@ func (m *Metrics) retries(
 		}
 	}
 }
+
+// WatchedQueue is what RabbitMQ last said of a queue.
+type WatchedQueue struct {
+	Queue                     string
+	Ready, Unacked, Consumers int
+}
+
+var (
+	queueReadyDesc = prometheus.NewDesc("redrive_queue_ready",
+		"Ready messages of a watched queue in RabbitMQ; gone after 5 minutes without an answer.", []string{"queue"}, nil)
+	queueUnackedDesc = prometheus.NewDesc("redrive_queue_unacked",
+		"Unacknowledged messages of a watched queue, likewise.", []string{"queue"}, nil)
+	watchedConsumersDesc = prometheus.NewDesc("redrive_watched_consumers",
+		"Consumers of a watched queue, likewise; redrive_queue_consumers is what retries go by.", []string{"queue"}, nil)
+)
+
+// Watched shows the first of the watched queues, as far as the limit of labels allows. They take no label from queues
+// of which messages fail.
+func (m *Metrics) Watched(all func() []WatchedQueue) {
+	m.collects(func(ch chan<- prometheus.Metric) {
+		m.mu.Lock()
+		labels := maps.Clone(m.queues)
+		m.mu.Unlock()
+		shown := map[string]bool{}
+		for _, q := range all() {
+			label := clean(q.Queue)
+			if _, has := labels[label]; shown[label] || !has && len(labels) >= maxQueues {
+				continue
+			}
+			labels[label], shown[label] = time.Time{}, true
+			gauge(ch, queueReadyDesc, float64(q.Ready), label)
+			gauge(ch, queueUnackedDesc, float64(q.Unacked), label)
+			gauge(ch, watchedConsumersDesc, float64(q.Consumers), label)
+		}
+	}, queueReadyDesc, queueUnackedDesc, watchedConsumersDesc)
+}

@@ -116,6 +116,31 @@ func TestConditionsAreSeries(t *testing.T) {
 	expect.Equal(t, strings.Count(text, `redrive_condition{kind="no_consumer"`), maxQueues-1, "invented queues have a series")
 }
 
+// Watched queues are shown up to the limit of labels, and leave those that are free to queues of which messages fail.
+func TestWatchedQueuesAreSeries(t *testing.T) {
+	m := New(memstore.New(), func() (uint64, uint64, error) { return 1, 1, nil }, "test", "")
+	all := []WatchedQueue{{"a\xff", 1, 2, 3}, {`a\xff`, 4, 5, 6}}
+	for i := range 2 * maxQueues {
+		all = append(all, WatchedQueue{Queue: fmt.Sprint("q", i)})
+	}
+	m.Watched(func() []WatchedQueue { return all })
+	fails := func(queue string) { m.Event(retry.Event{Kind: retry.Parked, Queue: queue}) }
+	fails("orders")
+	text := scraped(m)
+	expect.Equal(t, strings.Count(text, "\nredrive_queue_ready{"), maxQueues-1, "queues are shown")
+	for _, want := range []string{"redrive_queue_ready{%s} 1\n", "redrive_queue_unacked{%s} 2\n",
+		"redrive_watched_consumers{%s} 3\n"} {
+		want = fmt.Sprintf(want, `queue="a\\xff"`)
+		expect.Equal(t, strings.Contains(text, want), true, "%s is shown", want)
+	}
+	for i := range maxQueues {
+		fails(fmt.Sprint("failing", i))
+	}
+	text = scraped(m)
+	expect.Equal(t, strings.Count(text, "\nredrive_queue_ready{"), 0, "queues are shown beside the failing ones")
+	expect.Equal(t, strings.Count(text, `redrive_parked_total{queue="failing`), maxQueues-1, "failing queues")
+}
+
 var update = flag.Bool("update", false, "write the metrics of docs/how-to/alerts.md")
 
 // The reference has each metric that is registered.
@@ -123,6 +148,7 @@ func TestTheReference(t *testing.T) {
 	const file, begin = "../../docs/how-to/alerts.md", "<!-- go test ./internal/metrics -run TestTheReference -update writes what follows -->\n"
 	m := New(memstore.New(), func() (uint64, uint64, error) { return 1, 1, nil }, "1.0.0", "")
 	m.Retries(func(func(string) bool) []QueueRetries { return nil }, func() []condition.Condition { return nil })
+	m.Watched(func() []WatchedQueue { return nil })
 	m.Store("id")
 	m.Replicas(func() []cluster.Replica { return nil })
 

@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
@@ -31,6 +34,13 @@ type queueWatch struct {
 
 	queues map[string]*seenQueue
 	looked time.Time // when RabbitMQ last listed its queues
+	last   atomic.Pointer[lastLook]
+}
+
+// lastLook has the watched queues for the metrics: those that the config names first.
+type lastLook struct {
+	at     time.Time
+	queues []metrics.WatchedQueue
 }
 
 // seenQueue is what is known of a queue.
@@ -61,6 +71,7 @@ const (
 func newQueueWatch(s *vhost) *queueWatch {
 	w := &queueWatch{conditions: s.conditions, store: s.store, log: s.Log, queues: map[string]*seenQueue{}}
 	w.configured.Store(&s.config.Watch)
+	s.metrics.Watched(w.shown)
 	if s.manage != nil {
 		w.list = s.manage.QueueStates
 	}
@@ -69,6 +80,14 @@ func newQueueWatch(s *vhost) *queueWatch {
 		return func(queue string) bool { return all[queue].Why != "" || s.followers.follows(queue, "") }, err
 	}
 	return w
+}
+
+// shown returns the watched queues, or none if the last look was long ago.
+func (w *queueWatch) shown() []metrics.WatchedQueue {
+	if last := w.last.Load(); last != nil && time.Since(last.at) <= maxUnseen {
+		return last.queues
+	}
+	return nil
 }
 
 func (w *queueWatch) run(ctx context.Context) {
@@ -131,6 +150,7 @@ func (w *queueWatch) look(ctx context.Context) {
 		}
 	}
 	var entries []store.Entry
+	var shown, unnamed []metrics.WatchedQueue
 	for i := range all {
 		q := &all[i]
 		if wire.OwnQueue(q.Name) || q.Exclusive || q.Type == "stream" {
@@ -144,7 +164,14 @@ func (w *queueWatch) look(ctx context.Context) {
 		rule, named := rules.Match(q.Name)
 		is.see(q, &rule, now, unseen)
 		enrolled := q.Setting("dead-letter-exchange") == wire.ExchangeDeadLetters
-		stands := (enrolled || named || is.consumed) && rule.Standing > 0 && !is.idle.IsZero() &&
+		watched := enrolled || named || is.consumed
+		at := metrics.WatchedQueue{Queue: q.Name, Ready: q.Ready, Unacked: q.Unacked, Consumers: q.Consumers}
+		if named {
+			shown = append(shown, at)
+		} else if watched {
+			unnamed = append(unnamed, at)
+		}
+		stands := watched && rule.Standing > 0 && !is.idle.IsZero() &&
 			now.Sub(is.idle) >= rule.Standing
 		if stands && !is.standing && !enrolled {
 			ask(q.Name, is)
@@ -168,6 +195,10 @@ func (w *queueWatch) look(ctx context.Context) {
 			entries = w.report(entries, condition.Condition{Kind: condition.Long, Queue: name}, &is.long)
 		}
 	}
+	byName := func(a, b metrics.WatchedQueue) int { return strings.Compare(a.Queue, b.Queue) }
+	slices.SortFunc(shown, byName)
+	slices.SortFunc(unnamed, byName)
+	w.last.Store(&lastLook{now, append(shown, unnamed...)})
 	if len(entries) > 0 {
 		_ = w.store.PutEntries(ctx, entries) // without them, a restart repeats a notification
 	}

@@ -240,6 +240,27 @@ func TestALengthThatWasNotSeenDoesNotCount(t *testing.T) {
 	})
 }
 
+// The metrics have the watched queues, those that the config names first, until RabbitMQ has not answered for long.
+func TestTheMetricsOfWatchedQueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := queueState("old", false, 2, 7)
+		old.Unacked = 9
+		queues := listed{"a": queueState("a", true, 1, 5), "old": old, "archive": queueState("archive", false, 0, 3),
+			"z.dlq": queueState("z.dlq", false, 0, 1), "redrive.intake": queueState("redrive.intake", true, 1, 1)}
+		w, h := watchedFrom(memstore.New(), &queues)
+		w.configured.Store(&config.Watches{{Queues: []string{"*.dlq"}}})
+		expect.Equal(t, len(w.shown()), 0, "queues before the first look")
+		standing(t, w, h, watchEvery)
+		const all = "[{z.dlq 1 0 0} {a 5 0 1} {old 7 9 2}]"
+		expect.Equal(t, fmt.Sprint(w.shown()), all, "the queues")
+		queues = nil
+		standing(t, w, h, 4*time.Minute)
+		expect.Equal(t, fmt.Sprint(w.shown()), all, "the queues without an answer")
+		standing(t, w, h, time.Minute)
+		expect.Equal(t, len(w.shown()), 0, "queues after 5 minutes without an answer")
+	})
+}
+
 // A restarted service knows at once which queues stand, though it has not seen their consumers.
 func TestAStandingQueueOutlivesARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -372,6 +393,9 @@ func TestTheQueuesThatStandInRabbitMQ(t *testing.T) {
 		}
 		await("the enrolled queue and the one whose consumers went away stand", func() bool {
 			return stand("standing old", "standing orders")() && w.queues["failed"].keeps
+		})
+		await("the metrics have its length", func() bool {
+			return strings.Contains(scraped(s.metrics), `redrive_queue_ready{queue="orders"} 1000`)
 		})
 		ch := v.Own()
 		await("a queue that is read with basic.get does not stand", func() bool {
