@@ -199,7 +199,8 @@ func TestAQueueThatDoesNotExistIsNotPausedAndItsBreakerNotSet(t *testing.T) {
 		for _, to := range []string{"open", "closed", "auto"} {
 			expect.Err(t, breaker(to), inspect.ErrNotFound, "breaker %s", to)
 		}
-		d.Inspector.Config.Policies = func() policy.Set { return policy.Set{{Name: "all", Queues: []string{"orders", "*"}}} }
+		all := policy.Set{{Name: "all", Queues: []string{"orders", "*"}}}
+		d.Inspector.Config.Policies = func() policy.Set { return all }
 		limited := operator
 		limited.Queues = []string{"ordres", "mail"}
 		for _, do := range []func(auth.Caller) error{

@@ -789,15 +789,18 @@ func TestADryRunOfNamedMessagesWarns(t *testing.T) {
 	var out bytes.Buffer
 	p := &program{out: &out, err: io.Discard, getenv: func(string) string { return "" }}
 	ids := slices.Repeat([]string{"x"}, idsPerRequest+1)
-	must(t, p.actOnIDs(t.Context(), client, &action{verb: actions.Replay, dry: true, expect: -1}, actions.Act{Verb: actions.Replay, IDs: ids, DryRun: true}))
-	if strings.Count(out.String(), "Before you start:\n  nothing consumes") != 1 || strings.Count(out.String(), "nothing consumes") != 1 || strings.Contains(out.String(), "\x1b") {
+	must(t, p.actOnIDs(t.Context(), client, &action{verb: actions.Replay, dry: true, expect: -1},
+		actions.Act{Verb: actions.Replay, IDs: ids, DryRun: true}))
+	if strings.Count(out.String(), "nothing consumes") != 1 || strings.Contains(out.String(), "\x1b") ||
+		!strings.Contains(out.String(), "Before you start:\n  nothing consumes") {
 		t.Errorf("%q", out.String())
 	}
 }
 
 // An operation says how far its canary is, on a terminal and where it is shown.
 func TestTheStateOfACanary(t *testing.T) {
-	op := operations.Operation{Plan: operations.Plan{ID: "x", Count: 30}, State: operations.Watching, Done: 5, CanarySize: 5, CanarySent: 3, Why: "queue \"orders\": paused by ann"}
+	op := operations.Operation{Plan: operations.Plan{ID: "x", Count: 30}, State: operations.Watching, Done: 5,
+		CanarySize: 5, CanarySent: 3, Why: "queue \"orders\": paused by ann"}
 	const bar = "█████░░░░░░░░░░░░░░░░░░░░░░░░░ 5 of 30, of the first 5 sent "
 	expect.Equal(t, barOf(op), bar+`3: queue "orders": paused by ann`, "the bar")
 	op.CanarySent, op.Why, op.CanaryUntil, op.Left = 5, "", new(time.Time), "12s"

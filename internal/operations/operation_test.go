@@ -433,7 +433,8 @@ func TestTheRestIsChangedOnlyIfTheCanaryDoesNotFailAgain(t *testing.T) {
 			pending := func(why string) {
 				t.Helper()
 				time.Sleep(10 * time.Second)
-				if o := d.is(t, p.ID, operations.Watching, 5); o.Why != why || o.CanarySent != 0 || o.CanaryUntil != nil {
+				o := d.is(t, p.ID, operations.Watching, 5)
+				if o.Why != why || o.CanarySent != 0 || o.CanaryUntil != nil {
 					t.Errorf("why: %q, want %q; sent %d, until %v", o.Why, why, o.CanarySent, o.CanaryUntil)
 				}
 			}
@@ -459,7 +460,8 @@ func TestTheRestIsChangedOnlyIfTheCanaryDoesNotFailAgain(t *testing.T) {
 			}
 			if o := d.is(t, p.ID, operations.Watching, 5); o.Left == "" || o.Left > "13s" {
 				t.Errorf("%q are left of the canary's 30s", o.Left)
-			} else if o.CanarySent != 5 || o.CanaryUntil.Sub(time.Now()).Round(time.Second).String() != o.Left || o.Why != "" {
+			} else if o.CanarySent != 5 || o.Why != "" ||
+				o.CanaryUntil.Sub(time.Now()).Round(time.Second).String() != o.Left {
 				t.Errorf("sent %d, until %v, why %q", o.CanarySent, o.CanaryUntil, o.Why)
 			}
 			time.Sleep(20 * time.Second)
@@ -575,8 +577,8 @@ func TestAPlanSaysWhatItWouldDoAndDoesNothing(t *testing.T) {
 		one.Replays = 2
 		d.add(t, one)
 		again := d.plan(t, actions.Replay, "queue:orders")
-		for _, want := range append([]string{"messages that were replayed before, and failed again: 1, one of them 2 times"},
-			p.Warnings...) {
+		const often = "messages that were replayed before, and failed again: 1, one of them 2 times"
+		for _, want := range append([]string{often}, p.Warnings...) {
 			expect.Equal(t, slices.Contains(again.Warnings, want), !strings.Contains(want, "idle"), "%s in %q", want,
 				again.Warnings)
 		}

@@ -294,7 +294,8 @@ func (p *Plan) replayedBefore() string {
 	if p.Count == 1 {
 		return fmt.Sprintf("it was replayed %s before, and failed again", most)
 	}
-	return fmt.Sprintf("messages that were replayed before, and failed again: %d, one of them %s", p.ReplayedBefore, most)
+	return fmt.Sprintf("messages that were replayed before, and failed again: %d, one of them %s", p.ReplayedBefore,
+		most)
 }
 
 func (p *Plan) warn(q PlanQueue) {

@@ -168,7 +168,8 @@ func TestAFormActsOnceItIsConfirmed(t *testing.T) {
 		if w.Code != c.status || !slices.Equal(dry, c.asked) {
 			t.Errorf("role %d, %s: %d, dry runs %v", c.role, c.form, w.Code, dry)
 		}
-		if warns := strings.Contains(w.Body.String(), "<li><bdi>&lt;i&gt;idle</bdi></li>"); warns != slices.Contains(c.asked, true) {
+		warns := strings.Contains(w.Body.String(), "<li><bdi>&lt;i&gt;idle</bdi></li>")
+		if warns != slices.Contains(c.asked, true) {
 			t.Errorf("%s: it warns: %t", c.form, warns)
 		}
 		if to := w.Header().Get("Location"); c.role == auth.NoRole && !strings.HasPrefix(to, auth.SignInPath) {
