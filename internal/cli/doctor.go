@@ -309,7 +309,7 @@ func (d *diagnosis) unknown(all []doctor.Finding) {
 	if len(all) == 0 {
 		return
 	}
-	fmt.Fprintf(d.w, "\nnot looked at, or not wholly\n")
+	fmt.Fprintf(d.w, "\nnot checked, or only in part\n")
 	var reasons []string
 	checks := map[string][]string{} // by reason
 	for _, f := range all {

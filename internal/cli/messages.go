@@ -510,7 +510,7 @@ func (p *program) ledger() *cobra.Command {
 	c := p.withClient(&cobra.Command{
 		Use:   "ledger",
 		Short: "Show, for each queue, how many messages came in and what became of them",
-		Long: `The other columns add up to IN, what came in since the ledger began. OFF is the
+		Long: `The other columns add up to IN, what came in since the ledger began. UNACCOUNTED is the
 difference, and should be 0: with another the exit code is 1. It is found by counting the
 kept messages one by one, which the service does from time to time, and at once with
 --recount.`,

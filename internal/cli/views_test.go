@@ -609,7 +609,7 @@ func TestDiagnoses(t *testing.T) {
 	for _, want := range []string{
 		"\nqueue q0, and 7 more alike: q1, q2, q3, q4, q5, …\n  warning  consumers  none\ufffd[2J\n           Because.\n           Start:\n           $ redrive pause q0\n",
 		"\nqueue q8\n  wrong    lifetime   gone\n  warning  consumers  none\ufffd[2J\n           Start:\n", // the reason was said
-		"\nnot looked at, or not wholly\n  unknown  alarms, disk-room\n           no tag\n",
+		"\nnot checked, or only in part\n  unknown  alarms, disk-room\n           no tag\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("it does not say %q:\n%s", want, got)

@@ -219,7 +219,9 @@ func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string) (De
 }
 
 // heldBy returns what keeps a waiting record back. Pauses and breakers stop retries, and no forwards.
-func (in *Inspector) heldBy(ctx context.Context, r *store.Record, pauses map[string]QueuePause) (all []Hold, err error) {
+func (in *Inspector) heldBy(
+	ctx context.Context, r *store.Record, pauses map[string]QueuePause,
+) (all []Hold, err error) {
 	var conditions []condition.Condition
 	if in.Conditions != nil {
 		conditions = in.Conditions()

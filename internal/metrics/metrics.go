@@ -574,11 +574,13 @@ type WatchedQueue struct {
 
 var (
 	queueReadyDesc = prometheus.NewDesc("redrive_queue_ready",
-		"Ready messages of a watched queue in RabbitMQ; gone after 5 minutes without an answer.", []string{"queue"}, nil)
+		"Ready messages of a watched queue in RabbitMQ; gone after 5 minutes without an answer.",
+		[]string{"queue"}, nil)
 	queueUnackedDesc = prometheus.NewDesc("redrive_queue_unacked",
 		"Unacknowledged messages of a watched queue, likewise.", []string{"queue"}, nil)
 	watchedConsumersDesc = prometheus.NewDesc("redrive_watched_consumers",
-		"Consumers of a watched queue, likewise; redrive_queue_consumers is what retries go by.", []string{"queue"}, nil)
+		"Consumers of a watched queue, likewise; redrive_queue_consumers is what retries go by.",
+		[]string{"queue"}, nil)
 )
 
 // Watched shows the first of the watched queues, as far as the limit of labels allows. They take no label from queues

@@ -122,7 +122,7 @@ var results = map[string]string{
 	"open":   "breaker open: retries are paused until it is set otherwise",
 	"closed": "breaker closed: it does not open by itself",
 	"auto":   "the breaker opens and closes by itself again",
-	"note":   "note kept",
+	"note":   "note saved",
 	"state":  "the group's state is set",
 
 	"follow":   "the queue is followed within seconds",

@@ -242,7 +242,7 @@ func TestALinkFindsWhatItNames(t *testing.T) {
 // What was done is said as it is; a count only of messages.
 func TestWhatWasDoneIsSaid(t *testing.T) {
 	for link, want := range map[string]string{
-		"did=pause&n=1": "retries paused, until a person resumes them", "did=note": "note kept", "did=replay&n=1": "1 message will be retried", "did=nothing&n=1": "", "did=replay": "",
+		"did=pause&n=1": "retries paused, until a person resumes them", "did=note": "note saved", "did=replay&n=1": "1 message will be retried", "did=nothing&n=1": "", "did=replay": "",
 	} {
 		q, err := url.ParseQuery(link)
 		expect.NoError(t, err)
