@@ -187,7 +187,7 @@ var auditNames = []struct {
 	groups  []names
 }{
 	{regexp.MustCompile(`^operation\.`), regexp.MustCompile(`^([0-9a-f-]{36})(?:$|: )`), []names{{"", operationURL}}},
-	{regexp.MustCompile(`^note$`), regexp.MustCompile(`(?s)^group ([0-9a-f]+) of (.+)$`),
+	{regexp.MustCompile(`^(note|group .+)$`), regexp.MustCompile(`(?s)^group ([0-9a-f]+) of (.+)$`),
 		[]names{{"", groupURL}, {"", queueURL}}},
 	{regexp.MustCompile(`^(edit|replay|discard|restore|copy)$`),
 		regexp.MustCompile(`(?s)^(.+): (` + aMessageID + `(?: ` + aMessageID + `)*)(?: to (.+)$)?`),

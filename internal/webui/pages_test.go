@@ -867,6 +867,7 @@ func TestTheAuditPageLeadsToWhatItNames(t *testing.T) {
 		{"operation.start", one + ": replay queue:a", link("/operations/"+one, one) + ": replay queue:a"},
 		{"operation.pause", "../a\"", "../a&#34;"},
 		{"note", "group 5a1f0c2b9e3d4a76 of a b", "group " + link("/groups/5a1f0c2b9e3d4a76", "5a1f0c2b9e3d4a76") + " of " + link("/queues/a%20b", "a b")},
+		{"group ignored", "group 5a1f0c2b9e3d4a76 of a b", "group " + link("/groups/5a1f0c2b9e3d4a76", "5a1f0c2b9e3d4a76") + " of " + link("/queues/a%20b", "a b")},
 		{"edit", "a: b: " + one, link("/queues/a:%20b", "a: b") + ": " + first},
 		{"copy", "a, b: " + one + " " + other + " to c", link("/queues/a", "a") + ", " + link("/queues/b", "b") + ": " + first + " " + second + " to " + link("/queues/c", "c")},
 		{"discard", "a: " + strings.Repeat(one+" ", 10), link("/queues/a", "a") + ": " + strings.Repeat(first+" ", 5) + link("/messages/"+one, one[:12]+"…")},
