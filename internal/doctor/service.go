@@ -19,6 +19,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/policy"
@@ -834,15 +835,4 @@ func clock(s *Scene) []Finding {
 		Remedy: "Synchronise the clocks of both machines (NTP).", Commands: []string{"timedatectl set-ntp true"}}}
 }
 
-// size is bytes for people.
-func size(n int64) string {
-	switch {
-	case n >= 10<<30:
-		return fmt.Sprintf("%d GiB", n>>30)
-	case n >= 10<<20:
-		return fmt.Sprintf("%d MiB", n>>20)
-	case n >= 10<<10:
-		return fmt.Sprintf("%d KiB", n>>10)
-	}
-	return fmt.Sprintf("%d bytes", n)
-}
+var size = hint.Size

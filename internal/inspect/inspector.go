@@ -88,6 +88,8 @@ type Config struct {
 	// it stops nothing.
 	Conditions func() []condition.Condition
 	Notices    func() []string
+	// Parts says how each part of the service is; nil: not known.
+	Parts func() []Part
 	// Ready reports whether the service is ready, which it may be with problems of single
 	// queues. Where Ready is nil, it is ready when there are no problems.
 	Ready func() bool

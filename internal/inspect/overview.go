@@ -42,7 +42,15 @@ type Overview struct {
 	Calendar   []Slot                `json:"calendar" doc:"Upcoming retries by time, but for those held back."`
 	Queues     []Queue               `json:"queues"`
 	MoreQueues int                   `json:"more_queues,omitempty" doc:"How many are left out here: see queues."`
+	Parts      []Part                `json:"parts,omitempty" doc:"How each part of the service is."`
 	Replicas   []Replica             `json:"replicas,omitempty" doc:"Those that share the store, by id."`
+}
+
+// Part is a part of the service, or what it needs.
+type Part struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
+	Well bool   `json:"well"`
 }
 
 // Flow counts the events of a minute.
@@ -74,6 +82,9 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 	}
 	if in.Notices != nil {
 		o.Notices = in.Notices()
+	}
+	if in.Parts != nil {
+		o.Parts = in.Parts()
 	}
 	var next store.QueueCount // the one whose message is due first
 	var moving []store.QueueCount

@@ -249,6 +249,9 @@ func (e *Engine) SetSettings(s Settings) error {
 	return nil
 }
 
+// Routes returns how many routes there are.
+func (e *Engine) Routes() int { return len(e.current.Load().routes) }
+
 // Look makes Run read the ledger soon: something was parked.
 func (e *Engine) Look() { signal(e.wake) }
 

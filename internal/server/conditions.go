@@ -17,6 +17,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/connect"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/notify"
@@ -257,6 +258,54 @@ func (s *vhost) reloadNotify(c *config.Config) error {
 		s.notified = c.Notify
 	}
 	return err
+}
+
+// freeFor is how long an answer of the store about its room is shown: each open page asks once a second.
+const freeFor = 10 * time.Second
+
+// parts returns a function that says how each part of the service is: as its condition says, where one holds.
+func (s *vhost) parts() func() []inspect.Part {
+	var mu sync.Mutex
+	var asked time.Time
+	var room string
+	free := func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		if time.Since(asked) < freeFor {
+			return room
+		}
+		n, reserve, err := s.store.Free()
+		asked, room = time.Now(), fmt.Sprintf("%s are free; below %s nothing is accepted",
+			hint.Size(int64(n)), hint.Size(int64(reserve)))
+		if err != nil {
+			room = "how much is free is not known"
+		}
+		return room
+	}
+	return func() []inspect.Part {
+		of := func(name, well string, kinds ...condition.Kind) inspect.Part {
+			for _, k := range kinds {
+				if text := s.conditions.Text(condition.Condition{Kind: k}); text != "" {
+					return inspect.Part{Name: name, Text: text}
+				}
+			}
+			return inspect.Part{Name: name, Text: well, Well: true}
+		}
+		api := inspect.Part{Name: "Management API", Text: "answers", Well: true}
+		if last := s.queueWatch.last.Load(); s.manage == nil {
+			api.Text = "not in the config (broker.management): what only it knows is not shown"
+		} else if last == nil || time.Since(last.at) > maxUnseen {
+			api.Text, api.Well = "does not answer, or has not yet", false
+		}
+		notices := inspect.Part{Name: "Notifications", Text: "no route is in the config (notify): nobody is told", Well: true}
+		if n := s.notify.Routes(); n > 0 {
+			notices.Text = fmt.Sprintf("to %d routes", n)
+		}
+		return []inspect.Part{of("Intake", "receives what fails", condition.Intake, condition.Parked),
+			of("Retries", "can be published", condition.Publish, condition.Delays),
+			of("Store", free(), condition.Unread, condition.Disk, condition.Redis, condition.Store, condition.ParkedStore),
+			of("Ledger", "adds up", condition.Ledger), api, notices}
+	}
 }
 
 // told returns the present conditions to notify people of.

@@ -37,6 +37,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/notify"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
@@ -504,6 +505,38 @@ func TestThePageSaysThatOnlyAdministratorsCanAct(t *testing.T) {
 		if said := strings.Join(s.notices(), "\n"); strings.Contains(said, "only administrators") != short || (s.auditShort() != nil) != short {
 			t.Errorf("with %d bytes free it says %q", free, said)
 		}
+	}
+}
+
+// Health says how each part is, in the words of the condition that holds.
+func TestHealthSaysHowEachPartIs(t *testing.T) {
+	h, _ := readyConditions()
+	told, err := notify.New(notify.DefaultSettings(), notify.Options{})
+	must(t, err)
+	s := &vhost{conditions: h, store: roomOf{free: 50 << 30}, queueWatch: &queueWatch{}, notify: told}
+	says := func() (text string) {
+		for _, p := range s.parts()() {
+			text += fmt.Sprintf("%s (%v): %s\n", p.Name, p.Well, p.Text)
+		}
+		return text
+	}
+	for _, want := range []string{"Intake (true): receives what fails\n", "Store (true): 50 GiB are free; below 100 MiB nothing",
+		"Management API (true): not in the config", "Notifications (true): no route"} {
+		if got := says(); !strings.Contains(got, want) {
+			t.Errorf("%q is not in\n%s", want, got)
+		}
+	}
+	s.manage = &management.Client{}
+	h.Put(condition.Condition{Kind: condition.Parked, Text: "not connected"})
+	h.Put(condition.Condition{Kind: condition.Disk, Text: "full"})
+	for _, want := range []string{"Intake (false): not connected\n", "Store (false): full\n", "Management API (false): does not answer"} {
+		if got := says(); !strings.Contains(got, want) {
+			t.Errorf("%q is not in\n%s", want, got)
+		}
+	}
+	s.queueWatch.last.Store(&lastLook{at: time.Now()})
+	if got := says(); !strings.Contains(got, "Management API (true): answers\n") {
+		t.Error(got)
 	}
 }
 

@@ -707,6 +707,25 @@ func TestTheOverviewSaysWhatIsDue(t *testing.T) {
 	}
 }
 
+type parts struct{ listing }
+
+func (parts) Overview(context.Context, auth.Caller) (inspect.Overview, error) {
+	return inspect.Overview{Parts: []inspect.Part{{Name: "Store", Text: "full <b>"}, {Name: "Ledger", Text: "adds up", Well: true}}}, nil
+}
+
+func (parts) Ledger(context.Context, auth.Caller, bool, string, int) (inspect.Ledger, error) {
+	return inspect.Ledger{}, nil
+}
+
+func TestHealthShowsEachPart(t *testing.T) {
+	page := shown(parts{list()}, "/health")
+	for _, want := range []string{`<dt>Store</dt><dd><span class="state stopped">wrong</span> <bdi>full &lt;b&gt;</bdi>`, `<dt>Ledger</dt><dd><bdi>adds up</bdi>`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page of health does not have %s", want)
+		}
+	}
+}
+
 type due struct{ listing }
 
 func (due) Overview(context.Context, auth.Caller) (inspect.Overview, error) {
