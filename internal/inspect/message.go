@@ -227,8 +227,8 @@ func (in *Inspector) heldBy(
 		conditions = in.Conditions()
 	}
 	for _, c := range conditions {
-		if c.Kind == condition.Publish || r.Forward == nil && c.Kind == condition.Unreachable && c.Queue == r.Queue ||
-			r.Forward != nil && c.Kind == condition.Forward && c.Queue == r.Queue && c.Target == r.Forward.String() {
+		if c.Kind == condition.Publish || r.Forward != nil && c.Kind == condition.Forward && c.Queue == r.Queue &&
+			c.Target == r.Forward.String() {
 			all = append(all, Hold{Why: c.String(), Since: &c.Since})
 		}
 	}
@@ -237,15 +237,9 @@ func (in *Inspector) heldBy(
 		return all, err
 	}
 	q := s.shown([]store.QueueCount{{Queue: r.Queue, Waiting: 1, NextDue: r.Due}})[0]
-	if p := q.Pause; p != nil {
-		why := strings.TrimSuffix(fmt.Sprintf("retries of its queue are paused by %s: %s", p.By, p.Reason), ": ")
-		all = append(all, Hold{Why: why, Since: &p.Since})
-	}
-	if t := q.Throttle; t.KeepsBack() {
-		all = append(all, Hold{Why: t.Text(), Since: cmp.Or(t.NoConsumer, t.Since), Until: t.Until})
-	}
+	all = append(all, q.Holds()...)
 	if limit := q.Throttle.LimitText(); limit != "" {
-		all = append(all, Hold{Why: "retries of its queue are " + limit})
+		all = append(all, Hold{Why: "retries are " + limit})
 	}
 	if in.Now().Before(r.Due) {
 		return all, nil

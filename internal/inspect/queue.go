@@ -48,10 +48,22 @@ type QueuePause struct {
 	Reason string    `json:"reason,omitempty"`
 }
 
-// HeldBack reports whether due messages are not retried, or not all: by a person, by the queue's breaker, without
-// consumers, or because they cannot be published.
-func (q *Queue) HeldBack() bool {
-	return q.Pause != nil || q.Unreachable != "" || q.Throttle.KeepsBack()
+// HeldBack reports whether due messages are not retried, or not all: see Holds.
+func (q *Queue) HeldBack() bool { return len(q.Holds()) > 0 }
+
+// Holds returns what holds its due messages back: a person, that they cannot be published, no consumers, its breaker.
+func (q *Queue) Holds() (all []Hold) {
+	if p := q.Pause; p != nil {
+		why := strings.TrimSuffix(fmt.Sprintf("retries are paused by %s: %s", p.By, p.Reason), ": ")
+		all = append(all, Hold{Why: why, Since: &p.Since})
+	}
+	if q.Unreachable != "" {
+		all = append(all, Hold{Why: "retries are stopped: " + q.Unreachable})
+	}
+	if t := q.Throttle; t.KeepsBack() {
+		all = append(all, Hold{Why: t.Text(), Since: cmp.Or(t.NoConsumer, t.Since), Until: t.Until})
+	}
+	return all
 }
 
 // AtBroker is a queue as RabbitMQ has it.
@@ -196,18 +208,10 @@ func (in *Inspector) HeldBack(ctx context.Context, queues []string) (all []strin
 	pauses, err := Pauses(ctx, in.Store)
 	policies := in.policies()
 	for _, name := range queues {
-		why := ""
-		switch q := in.queue(store.QueueCount{Queue: name}, policies, pauses); {
-		case q.Pause != nil:
-			why = strings.TrimSuffix("paused by "+q.Pause.By+": "+q.Pause.Reason, ": ")
-		case q.Unreachable != "":
-			why = q.Unreachable
-		case q.HeldBack():
-			why = q.Throttle.Text()
-		default:
-			continue
+		q := in.queue(store.QueueCount{Queue: name}, policies, pauses)
+		if by := q.Holds(); len(by) > 0 {
+			all = append(all, fmt.Sprintf("queue %q: %s", name, by[0].Why))
 		}
-		all = append(all, fmt.Sprintf("queue %q: %s", name, why))
 	}
 	return all, err
 }

@@ -678,7 +678,7 @@ func TestWhatHoldsAMessageBack(t *testing.T) {
 		v.State, v.Why, v.Since, v.Until = "open", "9 of 10 failed", &now, &until
 	})
 	limited := view(func(v *inspect.ThrottleView) { v.LimitedBy = throttle.WhyRate })
-	const paused, before = "retries of its queue are paused by ana: the supplier is down, since", "messages of its queue " +
+	const paused, before = "retries are paused by ana: the supplier is down, since", "messages of its queue " +
 		"that are due before it: 2"
 	for name, is := range map[string]struct {
 		overdue, paused bool
@@ -693,10 +693,10 @@ func TestWhatHoldsAMessageBack(t *testing.T) {
 		"its breaker":         {paused: true, throttle: open, want: paused + "; breaker open: 9 of 10 failed, since, until"},
 		"no consumers": {throttle: view(func(v *inspect.ThrottleView) { v.NoConsumer = &now }),
 			want: "paused: no consumers, since"},
-		"its rate": {overdue: true, throttle: limited, want: "retries of its queue are limited by rate; " + before},
+		"its rate": {overdue: true, throttle: limited, want: "retries are limited by rate; " + before},
 		"its queue": {holds: []condition.Condition{{Kind: condition.Unreachable, Queue: "mail", Text: "gone"},
 			{Kind: condition.Clock, Text: "wrong"}, {Kind: condition.Unreachable, Queue: "orders", Text: "full"}},
-			want: "queue orders: full, since"},
+			want: "retries are stopped: full"},
 		"no connection": {holds: []condition.Condition{{Kind: condition.Publish, Text: "refused"}},
 			want: "retries: refused, since"},
 		"its target": {overdue: true, paused: true, throttle: open, forward: dead, holds: []condition.Condition{
@@ -709,6 +709,14 @@ func TestWhatHoldsAMessageBack(t *testing.T) {
 			s := memstore.New()
 			c := inspect.New(inspect.Config{Store: s, Throttle: func(string) *inspect.ThrottleView { v := *is.throttle; return &v },
 				Conditions: func() []condition.Condition { return is.holds }, Now: func() time.Time { return now },
+				Holds: func(of condition.Condition) string {
+					for _, c := range is.holds {
+						if c.Kind == of.Kind && c.Queue == of.Queue {
+							return c.Text
+						}
+					}
+					return ""
+				},
 				Policies: inspecttest.Everything})
 			if is.throttle == nil {
 				c.Throttle = nil

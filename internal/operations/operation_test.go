@@ -444,7 +444,7 @@ func TestTheRestIsChangedOnlyIfTheCanaryDoesNotFailAgain(t *testing.T) {
 			}
 			pending(`queue "orders": breaker open: 9 of 10 failed`)
 			must(t, d.PauseQueue(ctx, operator, "orders", "ticket 7"))
-			pending(`queue "orders": paused by ann: ticket 7`)
+			pending(`queue "orders": retries are paused by ann: ticket 7`)
 			d.Inspector.Throttle = nil
 			must(t, d.ResumeQueue(ctx, operator, "orders", ""))
 			pending("")
