@@ -31,6 +31,7 @@ import (
 	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/cli"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/interrupt"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
@@ -363,6 +364,32 @@ notify:
 	}
 	if m := <-got; m["event"] != "intake_stopped" || m["severity"] != "critical" || m["link"] != "https://redrive.example.com/health" {
 		t.Errorf("it was sent %v", m)
+	}
+}
+
+// The columns of messages are those that one chooses, in a table and as CSV, and the names remain for other
+// commands.
+func TestColumnsOfMessages(t *testing.T) {
+	asked := ""
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = r.URL.Query().Get("columns")
+		_ = json.NewEncoder(w).Encode(inspect.Page{Messages: []inspect.Message{{ID: "an-id", Columns: map[string]string{
+			"queue": "orders", "body.x": "=1+\x1b[2J", "attempt": "1204", "failed": "2026-11-21T10:00:00Z"}}}})
+	}))
+	defer service.Close()
+	list := "messages list --address " + service.URL + " --columns queue,body.x,attempt,failed -o "
+	for format, want := range map[string]string{
+		"table": "QUEUE   BODY.X   ATTEMPT  FAILED\norders  =1+\ufffd[2J  1,204",
+		"csv":   "queue,body.x,attempt,failed\norders,'=1+\ufffd[2J,1204,2026-11-21T10:00:00Z\n",
+		"name":  "an-id\n",
+		"jsonl": `"attempt":"1204"`,
+	} {
+		if out, _ := run(t, 0, strings.Fields(list+format)...); !strings.Contains(out, want) || asked != "queue,body.x,attempt,failed" {
+			t.Errorf("%s: %q, of %s", format, out, asked)
+		}
+	}
+	if _, errOut := run(t, 2, "messages", "list", "--address", service.URL, "--columns", "qeue"); !strings.Contains(errOut, `did you mean "queue"?`) {
+		t.Error(errOut)
 	}
 }
 

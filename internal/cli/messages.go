@@ -35,24 +35,38 @@ func (p *program) messages() *cobra.Command {
 func messageID(m inspect.Message) string { return m.ID }
 
 func (p *program) messagesList() *cobra.Command {
-	var after string
+	var after, names string
 	var limit int
 	c := p.withQuery(&cobra.Command{
 		Use:   "list [QUERY]",
 		Short: "List messages, without consuming them",
 		Long: `The latest come first: by when each is due, or was parked or retried. Page and API have
-the same query language.`,
+the same query language. Each of its fields can be a column.`,
 		Example: `  redrive messages list 'queue:orders.* state:parked error:"timeout" age:>2h'
   redrive messages list --queue orders -o name | xargs redrive replay`,
-	}, func(ctx context.Context, client httpapi.Client, query string) error {
+	}, func(ctx context.Context, client httpapi.Client, q string) error {
 		if limit < 1 {
 			return fmt.Errorf("--limit %d: expected at least 1: %w", limit, errUsage)
 		}
-		page, err := fetchMessages(ctx, client, query, after, limit)
+		columns, err := query.Columns(names)
+		if err != nil {
+			return fmt.Errorf("--columns: %w: %w", err, errUsage)
+		}
+		page, err := fetchMessages(ctx, client, q, after, limit, names)
 		if err != nil {
 			return err
 		}
-		if err := listColumns(p, page, page.Messages, inspect.MessageColumns); err != nil {
+		if columns == nil {
+			err = listColumns(p, page, page.Messages, inspect.MessageColumns)
+		} else if p.format == "csv" {
+			names, row := inspect.ChosenCSV(columns)
+			err = listCSV(p, page.Messages, names, row)
+		} else {
+			err = list(p, page, page.Messages, messageID, func(w io.Writer) {
+				rows(w, inspect.ChosenColumns(columns), page.Messages, time.Now())
+			})
+		}
+		if err != nil {
 			return err
 		}
 		if page.Bounded != "" {
@@ -63,6 +77,7 @@ the same query language.`,
 	})
 	c.Flags().StringVar(&after, "after", "", "continue after the previous page")
 	c.Flags().IntVar(&limit, "limit", 100, "the most to show")
+	c.Flags().StringVar(&names, "columns", "", "what to show: fields of queries, as in queue,error,body.customer")
 	return p.watched(p.withOutput(c))
 }
 
@@ -93,16 +108,16 @@ const maxOnAPage = 1000
 // fetchMessages returns what a query finds, up to a limit. A page of the service's may be short,
 // even empty, and not be the last.
 func fetchMessages(
-	ctx context.Context, client httpapi.Client, q, after string, limit int,
+	ctx context.Context, client httpapi.Client, q, after string, limit int, columns ...string,
 ) (all inspect.Page, err error) {
 	all.Messages = []inspect.Message{}
 	for all.After = after; ; {
-		page, err := client.Messages(ctx, q, all.After, min(limit-len(all.Messages), maxOnAPage))
+		page, err := client.Messages(ctx, q, all.After, min(limit-len(all.Messages), maxOnAPage), columns...)
 		if err != nil {
 			return all, err
 		}
 		all.Messages = append(all.Messages, page.Messages...)
-		all.After, all.Bounded = page.After, page.Bounded
+		all.After, all.Bounded = page.After, cmp.Or(page.Bounded, all.Bounded)
 		all.Looked += page.Looked
 		if page.After == "" || len(all.Messages) >= limit {
 			return all, nil

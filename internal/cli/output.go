@@ -80,22 +80,26 @@ func list[T any](p *program, whole any, items []T, name func(T) string, table fu
 		}
 		return nil
 	case "csv":
-		w := csv.NewWriter(p.out)
 		columns, row := inspect.CSV[T]()
-		_ = w.Write(columns)
-		for _, v := range items {
-			cells := row(v)
-			for i, c := range cells {
-				cells[i] = plain(c)
-			}
-			_ = w.Write(cells)
-		}
-		w.Flush()
-		return w.Error()
+		return listCSV(p, items, columns, row)
 	}
 	w := p.tableOn(p.out)
 	table(w)
 	return w.Flush()
+}
+
+func listCSV[T any](p *program, items []T, columns []string, row func(T) []string) error {
+	w := csv.NewWriter(p.out)
+	_ = w.Write(columns)
+	for _, v := range items {
+		cells := row(v)
+		for i, c := range cells {
+			cells[i] = plain(c)
+		}
+		_ = w.Write(cells)
+	}
+	w.Flush()
+	return w.Error()
 }
 
 type column[T any] = inspect.Column[T]

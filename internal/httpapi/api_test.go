@@ -62,7 +62,7 @@ func (s *scripted) Act(ctx context.Context, _ auth.Caller, a actions.Act) (actio
 	return s.act(ctx, a)
 }
 
-func (s *scripted) Search(_ context.Context, _ auth.Caller, q, after string, _ int) (inspect.Page, error) {
+func (s *scripted) Search(_ context.Context, _ auth.Caller, q, after string, _ int, _ ...string) (inspect.Page, error) {
 	return s.search(q, after)
 }
 

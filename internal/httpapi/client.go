@@ -266,9 +266,12 @@ func (c Client) Overview(ctx context.Context) (o inspect.Overview, err error) {
 }
 
 // Messages is one page of what a query finds, latest first: by when each is due, or was parked or
-// retried; limit 0: 100.
-func (c Client) Messages(ctx context.Context, query, after string, limit int) (p inspect.Page, err error) {
-	return p, c.call(ctx, http.MethodGet, v1+"/messages", page(after, limit, "q", query), nil, &p)
+// retried; limit 0: 100. Columns are names of fields.
+func (c Client) Messages(
+	ctx context.Context, query, after string, limit int, columns ...string,
+) (p inspect.Page, err error) {
+	return p, c.call(ctx, http.MethodGet, v1+"/messages",
+		page(after, limit, "q", query, "columns", strings.Join(columns, ",")), nil, &p)
 }
 
 // Count is how many messages a query finds.

@@ -88,8 +88,9 @@ func (a *API) showRoutes() {
 		func(ctx context.Context, c auth.Caller, in *struct {
 			Query
 			Paged
+			Columns string `query:"columns" maxLength:"1024" doc:"Names of fields, for columns." example:"queue,body.customer"`
 		}) (inspect.Page, error) {
-			return a.Console.Search(ctx, c, in.Q, in.After, in.Limit)
+			return a.Console.Search(ctx, c, in.Q, in.After, in.Limit, in.Columns)
 		})
 	handle(a, route(http.MethodGet, "/messages/{id}", "message", "See",
 		"All that is known of a message but its raw body"),

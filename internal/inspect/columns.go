@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/redrive-mq/redrive/internal/query"
 )
 
 // Column is one column of a list for people: a field of T, or else what Value returns.
@@ -65,6 +67,19 @@ func CSV[T any]() (names []string, row func(T) []string) {
 				x = t.UTC().Format(time.RFC3339)
 			}
 			row[i] = csvCell(fmt.Sprint(x))
+		}
+		return row
+	}
+}
+
+// ChosenCSV returns the columns that were chosen, and a message's row of them, as CSV does.
+func ChosenCSV(chosen []query.Column) (names []string, row func(Message) []string) {
+	for _, c := range chosen {
+		names = append(names, csvCell(c.Name))
+	}
+	return names, func(m Message) (row []string) {
+		for _, c := range chosen {
+			row = append(row, csvCell(m.Columns[c.Name]))
 		}
 		return row
 	}

@@ -74,6 +74,8 @@ type Message struct {
 	SendsTo     string     `json:"sends_to,omitempty" csv:"-" doc:"Where it is forwarded to, instead of being retried."`
 	MadeFrom    string     `json:"made_from,omitempty" csv:"-" doc:"The message that it is an edit or a copy of."`
 	MadeInto    string     `json:"made_into,omitempty" csv:"-" doc:"What a person made of this one."`
+	// Columns are the chosen ones, by their names.
+	Columns map[string]string `json:"columns,omitempty" csv:"-" doc:"The columns that were asked for, as texts."`
 }
 
 // MessageColumns show messages on the command line.
@@ -92,6 +94,23 @@ var MessageColumns = []Column[Message]{
 		}
 		return strings.TrimPrefix(m.ParkedFor+": "+m.Error, ": ")
 	}},
+}
+
+// ChosenColumns show messages that were searched with these columns.
+func ChosenColumns(chosen []query.Column) (all []Column[Message]) {
+	for _, c := range chosen {
+		all = append(all, Column[Message]{Head: c.Name, Value: func(m Message) any {
+			text := m.Columns[c.Name]
+			if t, err := time.Parse(time.RFC3339, text); err == nil && c.IsTime() {
+				return t
+			}
+			if n, err := strconv.Atoi(text); err == nil && c.IsNumber() {
+				return n
+			}
+			return text
+		}})
+	}
+	return all
 }
 
 // Detail is a message with all that is known of it but the raw body.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -28,11 +29,15 @@ const (
 	maxLookTime = time.Second
 	// lookAhead is how many messages after a full page are searched for one more.
 	lookAhead = 1000
+	// maxWithBodies is how many messages a page has at most whose columns show parts of bodies.
+	maxWithBodies = 100
 )
 
 // Search finds messages, those first that are due the latest, or were parked or retried last. A
-// page may be short, even empty, and not be the last.
-func (in *Inspector) Search(ctx context.Context, by auth.Caller, text, after string, limit int) (Page, error) {
+// page may be short, even empty, and not be the last. Columns are names of fields, which each message then has.
+func (in *Inspector) Search(
+	ctx context.Context, by auth.Caller, text, after string, limit int, columns ...string,
+) (Page, error) {
 	q, err := in.parse(by, text)
 	if err != nil {
 		return Page{}, err
@@ -41,6 +46,13 @@ func (in *Inspector) Search(ctx context.Context, by auth.Caller, text, after str
 		return Page{}, err
 	}
 	s := &search{Inspector: in, by: by, query: q, limit: limit, page: Page{Messages: []Message{}}}
+	if s.columns, err = query.Columns(strings.Join(columns, ",")); err != nil {
+		return Page{}, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	ofBodies := slices.ContainsFunc(s.columns, query.Column.NeedsBody)
+	if ofBodies {
+		s.limit = min(limit, maxWithBodies)
+	}
 	if s.paused, err = Pauses(ctx, in.Store); err != nil {
 		return Page{}, err
 	}
@@ -50,6 +62,9 @@ func (in *Inspector) Search(ctx context.Context, by auth.Caller, text, after str
 		err = s.retried(ctx, after)
 	} else {
 		err = s.kept(ctx, after)
+	}
+	if err == nil && ofBodies {
+		err = s.decodeColumns(ctx)
 	}
 	if err != nil {
 		return Page{}, err
@@ -75,19 +90,62 @@ func (in *Inspector) parse(by auth.Caller, text string) (*query.Query, error) {
 // search is one page in the making.
 type search struct {
 	*Inspector
-	by     auth.Caller
-	query  *query.Query
-	limit  int
-	paused map[string]QueuePause
-	page   Page
+	by      auth.Caller
+	query   *query.Query
+	columns []query.Column
+	limit   int
+	paused  map[string]QueuePause
+	page    Page
 }
 
 func (s *search) full() bool { return len(s.page.Messages) >= s.limit }
 
-func (s *search) add(m Message) {
+func (s *search) add(l store.Listed) {
+	m := s.Shown(l)
+	if s.columns != nil {
+		m.Columns = map[string]string{}
+		s.fill(m, &l, nil)
+	}
 	_, m.Paused = s.paused[m.Queue]
 	m.Paused = m.Paused && m.State == Waiting
 	s.page.Messages = append(s.page.Messages, m)
+}
+
+// fill fills in the columns that show parts of the body, or the others.
+func (s *search) fill(m Message, l *store.Listed, decoded func() *decode.Result) {
+	for _, c := range s.columns {
+		if c.NeedsBody() == (decoded != nil) {
+			m.Columns[c.Name] = c.Of(l, s.Store.GroupOf, decoded)
+		}
+	}
+}
+
+// decodeColumns fills in the columns that show parts of bodies, for as long as a search looks for one page.
+func (s *search) decodeColumns(ctx context.Context) error {
+	leave, err := s.searching.Enter(ctx, s.by.ID(), 1)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	began := time.Now()
+	for i, m := range s.page.Messages {
+		if time.Since(began) > maxLookTime {
+			s.page.Bounded = strings.TrimPrefix(fmt.Sprintf("%s; the bodies of the last %d messages were not decoded, "+
+				"since that takes long", s.page.Bounded, len(s.page.Messages)-i), "; ")
+			return nil
+		}
+		if m.Key == "" { // retried
+			continue
+		}
+		l, err := s.Store.Get(ctx, store.Key(m.Key))
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		s.fill(m, &l, sync.OnceValue(s.decoded(ctx, &l)))
+	}
+	return nil
 }
 
 // kept finds what the store keeps.
@@ -131,7 +189,7 @@ func (s *search) kept(ctx context.Context, after string) error {
 		place.looked++
 		place.cursor = l.Cursor
 		if match {
-			s.add(s.Shown(l))
+			s.add(l)
 		}
 		return true, nil
 	}))
@@ -512,7 +570,7 @@ func (s *search) searchIDs(ctx context.Context, ids []uuid.UUID) error {
 	slices.SortStableFunc(kept, func(a, b store.Listed) int { return b.Record.Due.Compare(a.Record.Due) })
 	for _, l := range kept {
 		if !s.full() && n.Match(&l, s.decoded(ctx, &l)) {
-			s.add(s.Shown(l))
+			s.add(l)
 		}
 	}
 	return nil
@@ -536,7 +594,7 @@ func (s *search) retried(ctx context.Context, after string) error {
 		if more = s.full(); more {
 			return false
 		}
-		s.add(s.Shown(l))
+		s.add(l)
 		s.page.Looked++
 		last = place
 		return true

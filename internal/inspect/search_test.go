@@ -289,6 +289,76 @@ func TestOneGroup(t *testing.T) {
 	})
 }
 
+// Columns of one's choice are of what the caller sees, and so is what they take from bodies.
+func TestChosenColumns(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		shelf(t, d)
+		for _, c := range []struct {
+			by   auth.Caller
+			q    string
+			want string
+		}{
+			{caller(auth.Viewer), "queue:orders state:parked", "[orders 101 acme] [orders 99 ]"},
+			{caller(auth.Viewer), "state:waiting", "[orders  ]"},
+			{caller(auth.Viewer, "mail"), "state:parked body.order.total:*", ""},
+		} {
+			p, err := d.Search(ctx, c.by, c.q, "", 0, "queue,body.order.total", "header.tenant")
+			must(t, err)
+			var got []string
+			for _, m := range p.Messages {
+				got = append(got, fmt.Sprintf("[%s %s %s]", m.Columns["queue"], m.Columns["body.order.total"], m.Columns["header.tenant"]))
+			}
+			expect.Equal(t, strings.Join(got, " "), c.want, "%s", c.q)
+		}
+		expect.Err(t, errOf(d.Search(ctx, caller(auth.Viewer), "", "", 0, "qeue")), inspect.ErrInvalid, "an unknown column")
+		p, err := d.Search(ctx, caller(auth.Viewer), "", "", 0)
+		must(t, err)
+		expect.Equal(t, p.Messages[0].Columns == nil, true, "columns that nobody asked for")
+	})
+}
+
+// Bodies are only read for columns that show them, of the messages of the page alone, and no longer than a page
+// is looked for.
+func TestColumnsOfBodiesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kept := &bodies{Store: memstore.New()}
+		d := newDesk(kept)
+		var all []*store.Record
+		for i := range 150 {
+			r := record("orders", store.Parked, fmt.Sprintf(`{"n":%d}`, i))
+			r.ID[15], r.Forward = byte(i), nil
+			all = append(all, r)
+		}
+		d.add(t, all...)
+		for columns, want := range map[string][3]int{"queue": {150, 0, 0}, "body.n": {100, 100, 0}} {
+			kept.read = 0
+			p, err := d.Search(ctx, caller(auth.Viewer), "state:parked", "", 1000, columns)
+			must(t, err)
+			expect.Equal(t, [3]int{len(p.Messages), kept.read, len(p.Bounded)}, want, "%s", columns)
+		}
+		kept.takes = 300 * time.Millisecond
+		p, err := d.Search(ctx, caller(auth.Viewer), "state:parked", "", 10, "body.n")
+		must(t, err)
+		expect.Equal(t, p.Bounded, "the bodies of the last 6 messages were not decoded, since that takes long", "a page of ten")
+		if p.Messages[3].Columns["body.n"] == "" || p.Messages[4].Columns["body.n"] != "" {
+			t.Errorf("%v", p.Messages)
+		}
+	})
+}
+
+// bodies counts the bodies that are read, each of which takes a while.
+type bodies struct {
+	store.Store
+	read  int
+	takes time.Duration
+}
+
+func (b *bodies) Get(ctx context.Context, key store.Key) (store.Listed, error) {
+	b.read++
+	time.Sleep(b.takes)
+	return b.Store.Get(ctx, key)
+}
+
 // What only bodies or unindexed fields tell is looked for among the newest, and the
 // page says so.
 func TestASearchIsBounded(t *testing.T) {

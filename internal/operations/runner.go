@@ -250,7 +250,7 @@ func (r *Runner) forgetOrphans(ctx context.Context, now time.Time) error {
 // Each method checks its caller.
 type Console interface {
 	Overview(ctx context.Context, c auth.Caller) (inspect.Overview, error)
-	Search(ctx context.Context, c auth.Caller, query, after string, limit int) (inspect.Page, error)
+	Search(ctx context.Context, c auth.Caller, query, after string, limit int, columns ...string) (inspect.Page, error)
 	Count(ctx context.Context, c auth.Caller, query string) (n int64, exact bool, err error)
 	CountStates(ctx context.Context, c auth.Caller, query string) (n inspect.StateCounts, known bool, err error)
 	Message(ctx context.Context, c auth.Caller, id string) (inspect.Detail, error)

@@ -3,6 +3,7 @@ package query
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -10,7 +11,9 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/errorgroup"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -159,6 +162,122 @@ var fieldNamed = func() map[string]*field {
 
 var stateNamed = map[string]store.State{"waiting": store.Waiting, "retried": Retried, "parked": store.Parked,
 	"discarded": store.Discarded}
+
+// maxColumns, and maxColumnText of their names in bytes, bound what one request can ask for.
+const (
+	maxColumns    = 10
+	maxColumnText = 1024
+)
+
+// Column is a field as a column of a list.
+type Column struct {
+	Name  string
+	field *field
+	path  string
+}
+
+// Columns parses names of fields, separated by commas.
+func Columns(text string) (all []Column, err error) {
+	if len(text) > maxColumnText {
+		return nil, fmt.Errorf("the names of the columns are longer than %d bytes", maxColumnText)
+	}
+	for name := range strings.SplitSeq(text, ",") {
+		c := Column{Name: strings.TrimSpace(name)}
+		if c.Name == "" || slices.ContainsFunc(all, func(other Column) bool { return other.Name == c.Name }) {
+			continue
+		}
+		for _, f := range []*field{headerField, bodyField} {
+			if path, ok := strings.CutPrefix(c.Name, f.name); ok && path != "" {
+				c.field, c.path = f, path
+			}
+		}
+		if f := fieldNamed[c.Name]; f != nil && f.isColumn() {
+			c.field = f
+		}
+		if bare := strings.TrimSuffix(c.Name, "."); bare == "header" || bare == "body" {
+			return nil, fmt.Errorf("the column %q has no name or path, as in header.tenant or body.order.id", c.Name)
+		}
+		if c.field == nil {
+			return nil, fmt.Errorf("there is no column %.60q%s", c.Name, hint.Meant(c.Name, columnNames()))
+		}
+		if all = append(all, c); len(all) > maxColumns {
+			return nil, fmt.Errorf("these are more than %d columns", maxColumns)
+		}
+	}
+	return all, nil
+}
+
+// isColumn is false for what is no field of its own, or too long.
+func (f *field) isColumn() bool { return f.short == "" && f.name != "text" }
+
+func columnNames() (names []string) {
+	for _, f := range append(fields[:len(fields):len(fields)], headerField, bodyField) {
+		if f.isColumn() {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}
+
+// NeedsBody reports whether the column shows a part of the body.
+func (c Column) NeedsBody() bool { return c.field == bodyField }
+
+// IsNumber reports whether its values are numbers, and IsTime whether they are times in RFC 3339.
+func (c Column) IsNumber() bool { return c.field.number != nil }
+func (c Column) IsTime() bool   { return c.field.time != nil }
+
+// Of returns the column's value as a text, or "".
+func (c Column) Of(
+	l *store.Listed, groupOf func(*store.Record) errorgroup.ID, decoded func() *decode.Result,
+) string {
+	f := c.field
+	switch {
+	case f.state != 0 && l.Record.State != f.state:
+		return ""
+	case f == headerField:
+		return valuesAt(l.Record.Message.Headers, c.path)
+	case f == bodyField:
+		return valuesAt(decoded().Value, c.path)
+	case f.kind == aState:
+		for name, state := range stateNamed {
+			if state == l.Record.State {
+				return name
+			}
+		}
+	case f.kind == aGroup:
+		return groupOf(l.Record).String()
+	case f.text != nil:
+		return f.text(l)
+	case f.number != nil:
+		return strconv.FormatInt(f.number(l), 10)
+	case f.time != nil && !f.time(l).IsZero():
+		return f.time(l).UTC().Format(time.RFC3339)
+	}
+	return ""
+}
+
+const (
+	// maxValues at a path are shown, each up to maxValueText bytes.
+	maxValues    = 5
+	maxValueText = 500
+)
+
+// valuesAt are the values at a path of headers or a body, as a text; … for what is no single value.
+func valuesAt(v any, path string) string {
+	var all []string
+	find(v, path, func(v any) bool {
+		text, ok := Text(v)
+		switch {
+		case len(all) == maxValues || !ok:
+			text = "…"
+		case len(text) > maxValueText:
+			text = strings.ToValidUTF8(text[:maxValueText], "") + "…"
+		}
+		all = append(all, text)
+		return len(all) > maxValues
+	})
+	return strings.Join(all, ", ")
+}
 
 // Field describes a field for documentation and help.
 type Field struct{ Name, Doc, Takes, Example string }

@@ -481,6 +481,46 @@ func TestTheNearestFieldIsProposed(t *testing.T) {
 	}
 }
 
+// Each field is a column, but for what is none of its own; a column shows what its field is compared with.
+func TestColumns(t *testing.T) {
+	of := func(id *store.Record) errorgroup.ID { return groupID(0x102) }
+	for _, c := range []struct{ text, want string }{
+		{"queue, error,queue", "orders.eu|Connection Timeout after 30s"},
+		{"state,group,attempt,size", "parked|0102000000000000|8|1500"},
+		{"parked,due,failed,age", "2026-11-21T11:00:00Z||2026-11-21T09:00:00Z|2026-11-21T09:00:00Z"},
+		{"header.tenant,header.at,header.a.b,header.deep.list,header.deep", "acme|2026-11-21T12:00:00Z|dotted|1, …|…"},
+		{"body.order.id,body.order.items.sku,body.nothing", "9007199254740993|A-1, B-2|"},
+		{"", ""},
+	} {
+		columns, err := Columns(c.text)
+		expect.NoError(t, err)
+		var got []string
+		for _, column := range columns {
+			got = append(got, column.Of(parked(), of, func() *decode.Result {
+				if !column.NeedsBody() {
+					t.Errorf("%s: the body is decoded", column.Name)
+				}
+				return decoded()
+			}))
+		}
+		expect.Equal(t, strings.Join(got, "|"), c.want, "%s", c.text)
+	}
+	for text, want := range map[string]string{
+		"qeue": `there is no column "qeue" (did you mean "queue"?)`, "queue,text": `there is no column "text"`,
+		"before": `there is no column "before"`, "header.": `the column "header." has no name`,
+		"body": `the column "body" has no name or path, as in header.tenant or body.order.id`, "id,queue,state,reason,error,group,age,why,note,size,key": "these are more than 10 columns",
+		strings.Repeat("x", 1025): "the names of the columns are longer than 1024 bytes",
+	} {
+		if _, err := Columns(text); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%.40s: %v, want %s", text, err, want)
+		}
+	}
+	long := map[string]any{"x": []any{strings.Repeat("é", 999), "2", "3", "4", "5", "6", "7"}}
+	if got := valuesAt(long, "x"); got != strings.Repeat("é", 250)+"…, 2, 3, 4, 5, …" {
+		t.Errorf("%q", got)
+	}
+}
+
 // A text that is not ASCII is also found ignoring case.
 func TestLettersBeyondASCIIAreFoundInCapitals(t *testing.T) {
 	for _, text := range []string{"öü", "ÖÜ", "Öü", "größe", "GRÖSSE ÖÜ"} {

@@ -24,6 +24,7 @@ type actData struct {
 	actions.Acted
 	When     string // of the form: a time as the browser gives it
 	Back     string // the query of the list it was chosen in
+	Columns  string // of that list
 	One      bool   // chosen on the page of the message
 	Happened bool   // it was done, and not only shown
 	Skipped  int
@@ -34,7 +35,8 @@ type actData struct {
 // act shows what an action would do and, once that is confirmed, does it.
 func (s *server) act(r *http.Request, c auth.Caller) (view, error) {
 	in := r.PostForm
-	d := actData{When: in.Get("at"), Back: in.Get("q"), One: in.Get("one") != "", Happened: in.Get("confirmed") != ""}
+	d := actData{When: in.Get("at"), Back: in.Get("q"), Columns: in.Get("columns"), One: in.Get("one") != "",
+		Happened: in.Get("confirmed") != ""}
 	at, err := due(in)
 	if err != nil {
 		return view{}, err
@@ -65,7 +67,7 @@ func (s *server) act(r *http.Request, c auth.Caller) (view, error) {
 		}
 	}
 	if d.Happened && d.Skipped == 0 {
-		back := messagesURL(d.Back)
+		back := messagesURL(d.Back, d.Columns)
 		if d.One {
 			back = messageURL(d.IDs[0]) + "?"
 		} else {

@@ -36,6 +36,7 @@ var functions = template.FuncMap{
 	"spark":     spark,
 	"percent":   func(a, b int64) float64 { return math.Round(1000*float64(a)/float64(max(b, 1))) / 10 },
 	"percentOf": func(share float64) string { return strconv.Itoa(int(math.Round(100*share))) + " %" },
+	"shown":     shown,
 	"add":       func(a, b int64) int64 { return a + b },
 	"json":      tokens,
 	"join":      strings.Join,
@@ -90,6 +91,17 @@ func (t *columns) Head(name string, classAndHelp ...string) template.HTML {
 func (t *columns) Cell() template.HTMLAttr {
 	t.next++
 	return t.cells[(t.next-1)%len(t.cells)]
+}
+
+// shown is what a Column returns.
+func shown(v any) any {
+	switch v := v.(type) {
+	case string:
+		return template.HTML("<bdi>" + html.EscapeString(short(160, v)) + "</bdi>")
+	case time.Time:
+		return when(v)
+	}
+	return count(v)
 }
 
 // Span returns those of a cell for n columns, all of them not known.
@@ -236,7 +248,13 @@ func operationURL(id string) string { return "/operations/" + url.PathEscape(id)
 func groupURL(id string) string { return "/groups/" + id }
 
 // messagesURL is the list for a query.
-func messagesURL(query string) string { return "/messages?" + url.Values{"q": {query}}.Encode() }
+func messagesURL(query string, columns ...string) string {
+	values := url.Values{"q": {query}}
+	if c := strings.Join(columns, ","); c != "" {
+		values.Set("columns", c)
+	}
+	return "/messages?" + values.Encode()
+}
 
 // findURL is the list for a query made of pairs of field and value.
 func findURL(pairs ...string) string { return messagesURL(queryOf(pairs...)) }

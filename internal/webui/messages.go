@@ -29,6 +29,9 @@ type tab struct {
 // messagesData is the list of messages.
 type messagesData struct {
 	Query      string
+	Columns    string // of one's choice, as in the link; "": the usual ones
+	Chosen     []inspect.Column[inspect.Message]
+	Problem    string // with Columns
 	State      string // of the tab, "" for all
 	Tabs       []tab
 	QueryError *queryError
@@ -63,19 +66,31 @@ func verbsFor(c auth.Caller, state string) (all []actions.VerbInfo) {
 
 func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 	in := r.URL.Query()
-	query := in.Get("q")
+	q := in.Get("q")
 	if !in.Has("q") {
-		query = "state:" + inspect.Parked
+		q = "state:" + inspect.Parked
 	}
-	d := messagesData{Query: query, Stopped: in.Has("stop")}
+	d := messagesData{Query: q, Columns: in.Get("columns"), Stopped: in.Has("stop")}
 	d.SoFar, _ = strconv.ParseInt(in.Get("looked"), 10, 64)
 	d.First = in.Get("after") == "" || d.SoFar > 0
-	d.Tabs, d.State = tabs(query)
+	d.Tabs, d.State = tabs(q)
 	d.Verbs = verbsFor(c, d.State)
+	chosen, err := query.Columns(d.Columns)
+	if err != nil {
+		d.Problem, d.Columns = err.Error(), ""
+	}
+	d.Chosen = inspect.ChosenColumns(chosen)
+	words := []string{"redrive", "messages", "list"}
+	if d.Chosen != nil {
+		words = append(words, "--columns", d.Columns)
+	}
 	v := view{template: "messages", title: "Messages", nav: "/messages",
-		command: command(append([]string{"redrive", "messages", "list"}, positional(query)...)...)}
-	page, err := s.console.Search(r.Context(), c, query, in.Get("after"), perPage)
-	if d.QueryError = queryErrorOf(query, err); d.QueryError != nil {
+		command: command(append(words, positional(q)...)...)}
+	if d.Problem != "" {
+		v.status = http.StatusUnprocessableEntity
+	}
+	page, err := s.console.Search(r.Context(), c, q, in.Get("after"), perPage, d.Columns)
+	if d.QueryError = queryErrorOf(q, err); d.QueryError != nil {
 		v.data, v.status = d, http.StatusUnprocessableEntity
 		return v, nil
 	}
@@ -88,7 +103,10 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 		d.Newest = page.Messages[0].ID
 	}
 	if d.SoFar += page.Looked; page.After != "" {
-		next := url.Values{"q": {query}, "after": {page.After}}
+		next := url.Values{"q": {q}, "after": {page.After}}
+		if d.Columns != "" {
+			next.Set("columns", d.Columns)
+		}
 		if len(page.Messages) == 0 && d.First {
 			next.Set("looked", strconv.FormatInt(d.SoFar, 10))
 		}
@@ -212,7 +230,7 @@ func (s *server) newMessages(r *http.Request, c auth.Caller) (view, error) {
 	case n > 0:
 		text = fmt.Sprint(n)
 	}
-	v.data = map[string]string{"N": text, "Query": in.Get("q")}
+	v.data = map[string]string{"N": text, "Query": in.Get("q"), "Columns": in.Get("columns")}
 	return v, nil
 }
 

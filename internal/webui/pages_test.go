@@ -158,8 +158,8 @@ func (s scene) pages() []string {
 // endlessly is a shop whose lists all have a next page.
 type endlessly struct{ *webtest.Shop }
 
-func (e endlessly) Search(ctx context.Context, c auth.Caller, q, after string, limit int) (inspect.Page, error) {
-	p, err := e.Shop.Search(ctx, c, q, after, limit)
+func (e endlessly) Search(ctx context.Context, c auth.Caller, q, after string, limit int, columns ...string) (inspect.Page, error) {
+	p, err := e.Shop.Search(ctx, c, q, after, limit, columns...)
 	p.After = "x"
 	return p, err
 }
@@ -755,6 +755,34 @@ func TestATabSaysHowManyAreBehindIt(t *testing.T) {
 			got = append(got, fmt.Sprint(m[1:]))
 		}
 		expect.Equal(t, strings.Join(got, " "), c.want, "%s for %v", c.query, c.sees)
+	}
+}
+
+// The columns of one's choice are in each link of the page, in its form of actions, and in its command.
+func TestTheColumnsOfChoice(t *testing.T) {
+	s := scenes()[0]
+	h := webui.Handler(endlessly{s.shop}, webui.Options{Caller: func(*http.Request) auth.Caller { return s.caller }})
+	page := get(h, "/messages?q=state%3Aparked+queue%3Amail.send&columns=queue,header.tenant,failed,body.order.customer").Body.String()
+	for _, want := range []string{
+		`<th scope="col">header.tenant</th>`, `<td data-label="header.tenant"><bdi>acme</bdi></td>`, `"><bdi>mail.send</bdi></a></td>`,
+		`<td data-label="failed"><time`, `<td data-label="body.order.customer"><bdi>Zoë Křížová</bdi></td>`, `redrive messages list --columns queue,header.tenant,failed,body.order.customer `,
+		`<input type="hidden" name="columns" value="queue,header.tenant,failed,body.order.customer">`, `href="/messages?columns=queue%2Cheader.tenant%2Cfailed%2Cbody.order.customer&amp;q=`,
+		`href="/messages?after=x&amp;columns=queue%2Cheader.tenant%2Cfailed%2Cbody.order.customer&amp;q=`, `&amp;columns=queue%2Cheader.tenant%2Cfailed%2Cbody.order.customer" hx-trigger="tick"`,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not have %s", want)
+		}
+	}
+	expect.Equal(t, strings.Contains(page, "What went wrong"), false, "the usual columns too")
+	id := s.shop.Has.Order
+	form := fields(t, send(h, "/messages/act", url.Values{"verb": {"discard"}, "id": {id}, "q": {"a"}, "columns": {"queue"}}).Body.String())
+	form.Set("confirmed", "1")
+	expect.Equal(t, send(h, "/messages/act", form).Header().Get("Location"), "/messages?columns=queue&q=a&did=discard&n=1", "what was done leads back")
+
+	wrong := get(h, "/messages?q=&columns=qeue%3Cb%3E,error")
+	if body := wrong.Body.String(); wrong.Code != 422 || !strings.Contains(body, "there is no column &#34;qeue&lt;b&gt;&#34;") ||
+		!strings.Contains(get(h, "/messages?columns=qeue").Body.String(), "did you mean &#34;queue&#34;?") || !strings.Contains(body, "What went wrong") {
+		t.Errorf("%d %s", wrong.Code, body)
 	}
 }
 

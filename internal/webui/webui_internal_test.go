@@ -2,6 +2,7 @@ package webui
 
 import (
 	"context"
+	"fmt"
 	"html"
 	"net/http"
 	"net/http/httptest"
@@ -24,7 +25,7 @@ import (
 // endless is a console whose searches end with their context.
 type endless struct{ operations.Console }
 
-func (endless) Search(ctx context.Context, _ auth.Caller, _, _ string, _ int) (inspect.Page, error) {
+func (endless) Search(ctx context.Context, _ auth.Caller, _, _ string, _ int, _ ...string) (inspect.Page, error) {
 	<-ctx.Done()
 	return inspect.Page{}, ctx.Err()
 }
@@ -61,7 +62,7 @@ func (uncounted) CountStates(context.Context, auth.Caller, string) (inspect.Stat
 // far is a console whose search finds its only message on the third page.
 type far struct{ uncounted }
 
-func (far) Search(_ context.Context, _ auth.Caller, _, after string, _ int) (inspect.Page, error) {
+func (far) Search(_ context.Context, _ auth.Caller, _, after string, _ int, _ ...string) (inspect.Page, error) {
 	switch after {
 	case "":
 		return inspect.Page{Looked: 40_000, After: "b"}, nil
@@ -110,7 +111,7 @@ func TestAFormIsBounded(t *testing.T) {
 // one is a console with one message.
 type one struct{ uncounted }
 
-func (one) Search(context.Context, auth.Caller, string, string, int) (inspect.Page, error) {
+func (one) Search(context.Context, auth.Caller, string, string, int, ...string) (inspect.Page, error) {
 	return inspect.Page{Messages: []inspect.Message{{ID: "a&b", State: inspect.Parked}}}, nil
 }
 
@@ -181,7 +182,7 @@ func TestAFormActsOnceItIsConfirmed(t *testing.T) {
 // refusing refuses with a remedy.
 type refusing struct{ operations.Console }
 
-func (refusing) Search(context.Context, auth.Caller, string, string, int) (inspect.Page, error) {
+func (refusing) Search(context.Context, auth.Caller, string, string, int, ...string) (inspect.Page, error) {
 	return inspect.Page{}, hint.Errorf("set <b>, or stop", "it is <i>locked")
 }
 
@@ -240,6 +241,14 @@ func TestALinkFindsWhatItNames(t *testing.T) {
 }
 
 // What was done is said as it is; a count only of messages.
+func TestAChosenColumnIsOnlyText(t *testing.T) {
+	for v, want := range map[any]string{"<b>\x1b[2J": "<bdi>&lt;b&gt;", 1204: "1,204"} {
+		if got := fmt.Sprint(shown(v)); !strings.HasPrefix(got, want) || strings.Contains(got, "\x1b") {
+			t.Errorf("%v is %s", v, got)
+		}
+	}
+}
+
 func TestWhatWasDoneIsSaid(t *testing.T) {
 	for link, want := range map[string]string{
 		"did=pause&n=1": "retries paused, until a person resumes them", "did=note": "note saved", "did=replay&n=1": "1 message will be retried", "did=nothing&n=1": "", "did=replay": "",

@@ -248,8 +248,12 @@ func (s *Shop) Overview(ctx context.Context, c auth.Caller) (inspect.Overview, e
 	return gated(ctx, s, func() (inspect.Overview, error) { return s.Inspector.Overview(ctx, c) })
 }
 
-func (s *Shop) Search(ctx context.Context, c auth.Caller, q, after string, limit int) (inspect.Page, error) {
-	p, err := gated(ctx, s, func() (inspect.Page, error) { return s.Inspector.Search(ctx, c, q, after, limit) })
+func (s *Shop) Search(
+	ctx context.Context, c auth.Caller, q, after string, limit int, columns ...string,
+) (inspect.Page, error) {
+	p, err := gated(ctx, s, func() (inspect.Page, error) {
+		return s.Inspector.Search(ctx, c, q, after, limit, columns...)
+	})
 	p.Bounded = cmp.Or(s.Bounded, p.Bounded)
 	return p, err
 }
