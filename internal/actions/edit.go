@@ -72,6 +72,10 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 	case why != "":
 		return Edited{}, fmt.Errorf("%w: %.100q: %s", inspect.ErrNotFound, e.ID, why)
 	case l.Record.State == store.Discarded:
+		if made := l.Record.MadeInto; made != uuid.Nil {
+			return Edited{}, fmt.Errorf("%w: message %s is discarded: restore it first; message %s was made of it",
+				inspect.ErrPrecondition, e.ID, made)
+		}
 		return Edited{}, fmt.Errorf("%w: message %s is discarded: restore it first", inspect.ErrPrecondition, e.ID)
 	}
 	edited, body, table, err := a.applyEdit(ctx, l.Record, e)

@@ -65,7 +65,8 @@ func (r *Runner) checkStart(op *operation, s Start, by auth.Caller, now time.Tim
 	}
 	switch {
 	case op.progress.State != "":
-		err = fmt.Errorf("it was started already, and is %s", op.progress.State)
+		err = fmt.Errorf("it was started already, by %s at %s, and is %s", h.StartedBy,
+			h.Started.UTC().Format(time.RFC3339), op.progress.State)
 	case !now.Before(h.Expires):
 		err = hint.Errorf("make a new one", "it is older than %s", planLives)
 	case len(h.Blocked) > 0:
@@ -264,8 +265,11 @@ func (op *operation) afterOrder(o Order, by auth.Caller, now time.Time) (progres
 	case o == Cancel && (works || p.State == Paused):
 		p.State, p.Was, p.Why, p.Ended = Canceled, "", "canceled by "+by.Name, &now
 	default:
-		return p, fmt.Errorf("%w: operation %s cannot be asked to %s: it is %s", inspect.ErrPrecondition, op.ID,
-			o, cmp.Or(p.State, "a plan"))
+		is := cmp.Or(p.State, "a plan")
+		if p.Why != "" {
+			is += ": " + p.Why
+		}
+		return p, fmt.Errorf("%w: operation %s cannot be asked to %s: it is %s", inspect.ErrPrecondition, op.ID, o, is)
 	}
 	return p, nil
 }

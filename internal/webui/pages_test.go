@@ -779,6 +779,11 @@ func TestTheColumnsOfChoice(t *testing.T) {
 	form.Set("confirmed", "1")
 	expect.Equal(t, send(h, "/messages/act", form).Header().Get("Location"), "/messages?columns=queue&q=a&did=discard&n=1", "what was done leads back")
 
+	second := send(h, "/messages/act", form) // of two who had the form open
+	if body := second.Body.String(); second.Code != http.StatusConflict || !strings.Contains(body, "it is discarded already") {
+		t.Errorf("%d %s", second.Code, body)
+	}
+
 	wrong := get(h, "/messages?q=&columns=qeue%3Cb%3E,error")
 	if body := wrong.Body.String(); wrong.Code != 422 || !strings.Contains(body, "there is no column &#34;qeue&lt;b&gt;&#34;") ||
 		!strings.Contains(get(h, "/messages?columns=qeue").Body.String(), "did you mean &#34;queue&#34;?") || !strings.Contains(body, "What went wrong") {
