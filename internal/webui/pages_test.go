@@ -233,6 +233,9 @@ func TestEachPageInEachState(t *testing.T) {
 					if n.Data == "form" && attribute(n, "method") == "post" && s.caller.ReadOnly && slices.Contains(s.pages(), what) {
 						wrong("offers %s, which would be refused", attribute(n, "action"))
 					}
+					if n.Data == "tr" && opens(n) != within(n, "data-rows") {
+						wrong("keys do not step through the rows of %s", attribute(n.Parent.Parent, "id"))
+					}
 					for _, a := range n.Attr {
 						if a.Key == "style" || strings.HasPrefix(a.Key, "on") {
 							wrong("<%s %s>", n.Data, a.Key)
@@ -295,6 +298,30 @@ func TestEachPageInEachState(t *testing.T) {
 			look("no edit", send(h, base+"/messages/"+id+"/edit", url.Values{"at": {"nonsense"}}))
 		})
 	}
+}
+
+// opens reports whether a row leads to a message, or has a link that Enter opens. The audit log leads to anything.
+func opens(row *html.Node) bool {
+	if row.Parent.Data == "thead" {
+		return within(row, "data-rows")
+	}
+	for n := range row.Descendants() {
+		if slices.ContainsFunc(n.Attr, func(a html.Attribute) bool { return a.Key == "data-open" }) || message.MatchString(attribute(n, "href")) && attribute(row.Parent.Parent, "id") != "audit" {
+			return true
+		}
+	}
+	return false
+}
+
+var message = regexp.MustCompile(`/messages/[0-9a-f-]{36}$`)
+
+func within(n *html.Node, key string) bool {
+	for ; n != nil; n = n.Parent {
+		if slices.ContainsFunc(n.Attr, func(a html.Attribute) bool { return a.Key == key }) {
+			return true
+		}
+	}
+	return false
 }
 
 // elsewhere is what the service has besides the page.
