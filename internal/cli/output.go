@@ -106,6 +106,16 @@ type column[T any] = inspect.Column[T]
 
 // listColumns prints items by list. The first column names an item for other commands.
 func listColumns[T any](p *program, whole any, items []T, columns []column[T]) error {
+	if len(items) == 0 && p.format == "table" && !p.watching {
+		nothing := "There is nothing to show."
+		if p.query != "" {
+			nothing = fmt.Sprintf("Nothing matches %.80q.", p.query)
+			if !strings.Contains(p.query, ":") {
+				nothing += " A word without a field is searched for in bodies and errors."
+			}
+		}
+		defer fmt.Fprintln(p.err, nothing)
+	}
 	return list(p, whole, items, func(v T) string { return fmt.Sprint(columns[0].Of(v)) },
 		func(w io.Writer) { rows(w, columns, items, time.Now()) })
 }
@@ -561,9 +571,9 @@ func ago(t *time.Time, now time.Time) string {
 	return policy.FormatDuration(now.Sub(*t).Round(time.Second)) + " ago"
 }
 
-// untilText says how far ahead a time is; what was due in the past is due now.
+// untilText says how far ahead a time is, or how long past: what was due just now is due now.
 func untilText(t *time.Time, now time.Time) string {
-	if t != nil && t.Before(now) {
+	if t != nil && t.Before(now) && now.Sub(*t) < 5*time.Second {
 		return "now"
 	}
 	return ago(t, now)

@@ -101,7 +101,6 @@ func replicas(w io.Writer, all []inspect.Replica, now time.Time) {
 			policy.FormatDuration(now.Sub(r.Since).Round(time.Second)),
 			policy.FormatDuration(max(0, now.Sub(r.Beat)).Round(100*time.Millisecond)), leads, cell(state))
 	}
-	fmt.Fprintln(w)
 }
 
 // elsewhere reports whether messages of a queue wait in RabbitMQ.

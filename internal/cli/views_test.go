@@ -256,6 +256,20 @@ func TestCSVHasNoFormulas(t *testing.T) {
 	}
 }
 
+// A list without rows says so, beside the data.
+func TestNothingFoundIsSaid(t *testing.T) {
+	for query, want := range map[string]string{"": "There is nothing to show.\n", "state:parked": "Nothing matches \"state:parked\".\n",
+		"list": "Nothing matches \"list\". A word without a field is searched for in bodies and errors.\n"} {
+		var errOut bytes.Buffer
+		p := &program{out: io.Discard, err: &errOut, format: "table", query: query}
+		must(t, listColumns(p, nil, []inspect.Queue(nil), queueColumns(time.Now())))
+		expect.Equal(t, errOut.String(), want, "the query %q", query)
+		p.format = "csv"
+		must(t, listColumns(p, nil, []inspect.Queue(nil), queueColumns(time.Now())))
+		expect.Equal(t, errOut.String(), want, "as CSV, the query %q", query)
+	}
+}
+
 func TestTimesAsPeopleSayThem(t *testing.T) {
 	for text, ok := range map[string]bool{"in 10m": true, "in 2d": true, "2026-11-21T18:30:00Z": true, "2026-11-21T18:30:00+02:00": true,
 		"10m": false, "in -5m": false, "in 0s": false, "tomorrow": false, "2026-11-21 18:30": false} {
@@ -314,11 +328,11 @@ func TestCellsKeepWhatIsHarmless(t *testing.T) {
 	}
 }
 
-// A message that was due in the past is due now, not in a negative time.
+// A message that was due just now is due now, not in a negative time; of a late one it is said how late.
 func TestDueTimesAreForPeople(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	for late, want := range map[time.Duration]string{
-		-time.Hour: "now", 0: "now", 1500 * time.Millisecond: "in 1.5s", 90 * time.Minute: "in 1h 30m",
+		-time.Hour: "1h ago", -4 * time.Second: "now", 0: "now", 1500 * time.Millisecond: "in 1.5s", 90 * time.Minute: "in 1h 30m",
 	} {
 		due := now.Add(late)
 		out := text(func(w io.Writer) {

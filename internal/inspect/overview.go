@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/condition"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
@@ -141,16 +142,16 @@ func (o Overview) Due() string {
 	var parts []string
 	switch n := o.Overdue; {
 	case n.Count > 0 && n.AtLeast:
-		parts = append(parts, fmt.Sprintf("%d or more overdue", n.Count))
+		parts = append(parts, hint.Thousands(fmt.Sprint(n.Count))+" or more overdue")
 	case n.Count > 0:
-		parts = append(parts, fmt.Sprintf("%d overdue", n.Count))
+		parts = append(parts, hint.Thousands(fmt.Sprint(n.Count))+" overdue")
 	case o.NextDue != nil && o.NextDue.After(o.Now):
 		parts = append(parts, "next due in "+policy.FormatDuration(o.NextDue.Sub(o.Now).Round(time.Second)))
 	case o.NextDue != nil:
 		parts = append(parts, "due now")
 	}
 	if o.Stopped > 0 {
-		parts = append(parts, fmt.Sprintf("%d held back", o.Stopped))
+		parts = append(parts, hint.Thousands(fmt.Sprint(o.Stopped))+" held back")
 	}
 	return cmp.Or(strings.Join(parts, ", "), "nothing is due")
 }

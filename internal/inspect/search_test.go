@@ -700,8 +700,10 @@ func TestMessagesThatShareAnID(t *testing.T) {
 		if err != nil || m.Queue != "mail" || len(m.SameID) != 1 || m.SameID[0].Queue != "orders" {
 			t.Fatalf("%+v, %v", m, err)
 		}
-		for _, name := range []string{"", "x", uuid.Nil.String()} {
-			expect.Err(t, errOf(d.Message(ctx, by, name)), inspect.ErrNotFound, "%q", name)
+		for name, begins := range map[string]bool{"": false, "x": false, "16cb172a": true, uuid.Nil.String(): false} {
+			err := errOf(d.Message(ctx, by, name))
+			expect.Err(t, err, inspect.ErrNotFound, "%q", name)
+			expect.Equal(t, strings.Contains(err.Error(), "id:"+name+"* finds it"), begins, "the hint for %q: %v", name, err)
 		}
 	})
 }
