@@ -389,6 +389,10 @@ func TestFormsLeadToPagesUnderTheBase(t *testing.T) {
 		return to
 	}
 	has := s.shop.Has
+	asks := send(h, base+"/messages/act", url.Values{"verb": {"discard"}, "id": {has.Order}}).Body.String()
+	if !strings.Contains(asks, ">to do<") || strings.Contains(asks, ">done<") {
+		t.Error("before it is confirmed, what is to do is called done")
+	}
 	leads("/messages/act", url.Values{"verb": {"discard"}, "id": {has.Order}, "confirmed": {"1"}, "q": {"queue:a"}}, "/messages?q=queue%3Aa&did=discard&n=1")
 	leads("/queues/pause", url.Values{"queue": {"stock.sync"}}, "/queues?did=pause&n=1")
 	leads("/queues/resume", url.Values{"queue": {"stock.sync"}}, "/queues?did=resume&n=1")
