@@ -170,6 +170,14 @@ type auditData struct {
 // By returns the link that filters by a field of the entry, besides what is filtered by already.
 func (d auditData) By(name, value string) string { return auditURL(d.Filter, name, value) }
 
+// Days returns the links to what was done today and yesterday, besides what is filtered by already.
+func (d auditData) Days() []piece {
+	day := func(n int) string { return time.Now().UTC().AddDate(0, 0, n).Format(time.DateOnly) }
+	today, yesterday := d.Filter, d.Filter
+	today.Until, yesterday.Until = "", day(0)
+	return []piece{{"Today", auditURL(today, "since", day(0))}, {"Yesterday", auditURL(yesterday, "since", day(-1))}}
+}
+
 // piece is a part of a text, with the page of what it names; "": of nothing.
 type piece struct{ Text, URL string }
 

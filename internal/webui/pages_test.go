@@ -924,6 +924,12 @@ func TestTheAuditPageFilters(t *testing.T) {
 		"redrive audit --who ann --on orders --since 2h": true, `href="/audit?did=pause&amp;on=orders&amp;since=2h&amp;who=ann"`: true} {
 		expect.Equal(t, strings.Contains(some, want), has, "a page with a filter has %q", want)
 	}
+	yesterday := regexp.MustCompile(`href="/audit\?since=([\d-]{10})&amp;until=([\d-]{10})&amp;who=ann">Yesterday`).FindStringSubmatch(show("/audit?who=ann&until=2h"))
+	if len(yesterday) == 0 {
+		t.Fatal("the page does not lead to what ann did yesterday")
+	}
+	from, _ := time.Parse(time.DateOnly, yesterday[1])
+	expect.Equal(t, from.AddDate(0, 0, 1).Format(time.DateOnly), yesterday[2], "yesterday ends")
 	if none := show("/audit?who=nobody"); !strings.Contains(none, "Nothing matches") {
 		t.Error("nothing is found, and the page does not say so")
 	}
