@@ -1,6 +1,7 @@
 package webui
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"html/template"
@@ -49,7 +50,7 @@ var functions = template.FuncMap{
 	"len64":     func(all []inspect.Message) int64 { return int64(len(all)) },
 
 	"hasPrefix": strings.HasPrefix,
-	"queryHelp": func() [][2]string { return queryHelp },
+	"queryHelp": queryHelp,
 }
 
 // count is a number with its thousands separated; "" for one that is not known.
@@ -278,17 +279,14 @@ func quoteValue(s string) string {
 	return query.Quote(s)
 }
 
-// queryHelp is the help page's part about queries.
-var queryHelp = [][2]string{
-	{"queue:orders.*", "messages of queues by name; * is any characters, ? is one"},
-	{"state:parked", "waiting, retried, parked or discarded"},
-	{"reason:rejected", "why RabbitMQ dead-lettered it: rejected, expired, maxlen, delivery_limit"},
-	{`error:"timeout"`, "what its consumer said has this text in it"},
-	{"attempt:>3", "how often it failed"},
-	{"age:>2h", "how long ago it failed"},
-	{"header.tenant:acme", "a header's value"},
-	{"body.order.total:>100", "a field of the decoded body"},
-	{`text:"ACME"`, "this text is anywhere in the decoded body"},
+// queryHelp is the help page's part about queries: an example of each term, and what it matches.
+func queryHelp() (all [][2]string) {
+	all = [][2]string{{"queue:orders.* state:parked", "both; * is any characters, ? is one"},
+		{"reason:expired OR reason:maxlen", "one of them, or both"}, {"-queue:orders.*", "not that; so does NOT"}}
+	for _, f := range query.Fields() {
+		all = append(all, [2]string{f.Example, strings.ReplaceAll(cmp.Or(f.Doc, "that property of AMQP"), "`", "")})
+	}
+	return all
 }
 
 // svgPath is numbers as an SVG path in a box.
