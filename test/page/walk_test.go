@@ -385,6 +385,13 @@ func TestTimesHaveUTCBesideThem(t *testing.T) {
 			t.Errorf("%s has times without UTC: %.500s", path, bad)
 		}
 	}
+	call(b, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "UTC"})
+	b.open(message)
+	if twice := js[string](b, `[...document.querySelectorAll("time[data-when]")].map(e => e.title).filter(t => t.includes("·")).join()`); twice != "" {
+		t.Errorf("where the reader's own time is UTC, times are said twice: %.200s", twice)
+	}
+	call(b, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Asia/Tokyo"})
+	b.open(queue)
 	b.says("#live-state", "Live")
 	b.click("#live-pause")
 	b.shows("#stale-since")

@@ -19,7 +19,7 @@
   // The service's clock counts, not this machine's: due times are by it.
   const clock = document.querySelector("footer time[data-clock]");
   const skew = clock ? Date.parse(clock.dateTime) - Date.now() : 0;
-  const title = (t) => t.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" }) + " · " + t.toISOString().slice(0, 19).replace("T", " ") + " UTC";
+  const title = (t) => (t.getTimezoneOffset() ? t.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" }) + " · " : "") + t.toISOString().slice(0, 19).replace("T", " ") + " UTC";
   const times = (from = document) => {
     const now = Date.now() + (Math.abs(skew) > 5000 ? skew : 0);
     for (const e of all("time[data-when]", from)) {
