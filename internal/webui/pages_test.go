@@ -31,6 +31,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/internal/webui"
@@ -753,6 +754,24 @@ func TestHealthShowsEachPart(t *testing.T) {
 	for _, want := range []string{`<dt>Store</dt><dd><span class="state stopped">wrong</span> <bdi>full &lt;b&gt;</bdi>`, `<dt>Ledger</dt><dd><bdi>adds up</bdi>`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page of health does not have %s", want)
+		}
+	}
+}
+
+// Where nothing waits, the overview says so instead of slots without messages.
+func TestTheOverviewSaysThatNothingWaits(t *testing.T) {
+	shop := webtest.New(memstore.New(), nil, inspect.Config{})
+	if page := shown(shop, "/"); !strings.Contains(page, "Nothing waits, so nothing is due.") {
+		t.Error("the overview of an empty shop does not say that nothing waits")
+	}
+}
+
+// The help has an example of each field that a query can have.
+func TestTheHelpHasEachField(t *testing.T) {
+	page := htmlpkg.UnescapeString(shown(list(), "/help"))
+	for _, f := range query.Fields() {
+		if !strings.Contains(page, "<code>"+f.Example+"</code>") {
+			t.Errorf("the help does not have %s", f.Example)
 		}
 	}
 }
