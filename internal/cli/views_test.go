@@ -258,8 +258,10 @@ func TestCSVHasNoFormulas(t *testing.T) {
 
 // A list without rows says so, beside the data.
 func TestNothingFoundIsSaid(t *testing.T) {
-	for query, want := range map[string]string{"": "There is nothing to show.\n", "state:parked": "Nothing matches \"state:parked\".\n",
-		"list": "Nothing matches \"list\". A word without a field is searched for in bodies and errors.\n"} {
+	for query, want := range map[string]string{
+		"": "There is nothing to show.\n", "state:parked": "Nothing matches \"state:parked\".\n",
+		"list": "Nothing matches \"list\". A word without a field is searched for in bodies and errors.\n",
+	} {
 		var errOut bytes.Buffer
 		p := &program{out: io.Discard, err: &errOut, format: "table", query: query}
 		must(t, listColumns(p, nil, []inspect.Queue(nil), queueColumns(time.Now())))
@@ -332,7 +334,8 @@ func TestCellsKeepWhatIsHarmless(t *testing.T) {
 func TestDueTimesAreForPeople(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	for late, want := range map[time.Duration]string{
-		-time.Hour: "1h ago", -4 * time.Second: "now", 0: "now", 1500 * time.Millisecond: "in 1.5s", 90 * time.Minute: "in 1h 30m",
+		-time.Hour: "1h ago", -4 * time.Second: "now", 0: "now",
+		1500 * time.Millisecond: "in 1.5s", 90 * time.Minute: "in 1h 30m",
 	} {
 		due := now.Add(late)
 		out := text(func(w io.Writer) {

@@ -314,7 +314,8 @@ func (in *Inspector) messageNamed(
 		if name != "" && len(name) < 36 && strings.Trim(name, "0123456789abcdef-") == "" {
 			part = "; by the beginning of its id, id:" + name + "* finds it"
 		}
-		return l, nil, fmt.Errorf("%w: there is no message %.60q, or nothing is remembered of it%s", ErrNotFound, name, part)
+		return l, nil, fmt.Errorf("%w: there is no message %.60q, or nothing is remembered of it%s", ErrNotFound, name,
+			part)
 	}
 	return all[0], nil, nil
 }

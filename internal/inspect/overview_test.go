@@ -59,8 +59,9 @@ func TestTheOverviewTellsWhatIsDue(t *testing.T) {
 		"in hours":   {[]time.Duration{90 * time.Second, 5 * time.Hour}, "next due in 1m 30s, 2 held back", 30 * time.Minute, []int64{1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}},
 		"just now":   {[]time.Duration{-time.Second}, "due now, 2 held back", time.Minute, []int64{1, 0}},
 		"overdue":    {[]time.Duration{-time.Minute, -time.Hour, time.Minute}, "2 overdue, 2 held back", time.Minute, []int64{0, 1, 0}},
-		"thousands":  {slices.Repeat([]time.Duration{-time.Minute}, 1001), "1,001 overdue, 2 held back", 30 * time.Minute, []int64{0}},
-		"nothing":    {nil, "2 held back", 30 * time.Minute, []int64{0, 0}},
+		"thousands": {slices.Repeat([]time.Duration{-time.Minute}, 1001),
+			"1,001 overdue, 2 held back", 30 * time.Minute, []int64{0}},
+		"nothing": {nil, "2 held back", 30 * time.Minute, []int64{0, 0}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			d := newDesk(memstore.New())

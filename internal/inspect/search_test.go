@@ -703,7 +703,8 @@ func TestMessagesThatShareAnID(t *testing.T) {
 		for name, begins := range map[string]bool{"": false, "x": false, "16cb172a": true, uuid.Nil.String(): false} {
 			err := errOf(d.Message(ctx, by, name))
 			expect.Err(t, err, inspect.ErrNotFound, "%q", name)
-			expect.Equal(t, strings.Contains(err.Error(), "id:"+name+"* finds it"), begins, "the hint for %q: %v", name, err)
+			expect.Equal(t, strings.Contains(err.Error(), "id:"+name+"* finds it"), begins, "the hint for %q: %v",
+				name, err)
 		}
 	})
 }
