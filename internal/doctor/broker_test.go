@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -60,14 +61,28 @@ func check(name string) Check {
 // ills are what a check finds that is not ok, a line each.
 func ills(s *Scene, name string) string {
 	var lines []string
-	c := check(name)
-	for _, f := range c.make(s) {
-		if f.Status != OK {
-			lines = append(lines, strings.TrimSpace(string(f.Status)+" "+f.Queue)+": "+f.What+" $ "+strings.Join(f.Commands, " $ "))
-		}
+	for _, f := range found(s, name) {
+		lines = append(lines, line(f)+" $ "+strings.Join(f.Commands, " $ "))
 	}
 	return strings.Join(lines, "\n")
 }
+
+// found are the findings of a check that are not ok. Each command in them is one that a test runs.
+func found(s *Scene, name string) []Finding {
+	c := check(name)
+	all := slices.DeleteFunc(c.make(s), func(f Finding) bool { return f.Status == OK })
+	for _, f := range all {
+		for _, command := range f.Commands {
+			if is := name + ": " + verb(command); !slices.Contains(notRun, is) &&
+				!slices.ContainsFunc(faults, func(f fault) bool { return slices.Contains(f.runs(), is) }) {
+				panic("no test runs the command of " + is)
+			}
+		}
+	}
+	return all
+}
+
+func line(f Finding) string { return strings.TrimSpace(string(f.Status)+" "+f.Queue) + ": " + f.What }
 
 // finds waits until a check says all of the wants, and nothing when there are none:
 // what the management API knows of a queue is some seconds old.
@@ -93,9 +108,9 @@ type saying struct {
 	last func() string
 }
 
-func (s *saying) Fatalf(format string, args ...any) {
+func (s *saying) Fatal(args ...any) {
 	s.TB.Helper()
-	s.TB.Fatalf(format+"\n%s", append(args, s.last())...)
+	s.TB.Fatal(append(args, "\n"+s.last())...)
 }
 
 func mendAll(t *testing.T, c *config.Config) {
@@ -284,7 +299,7 @@ func TestPoliciesAndRetryExchanges(t *testing.T) {
 			finds(t, c, name)
 		}
 		v.Policy("limits", "orders", 9, map[string]any{"max-length": 5})
-		finds(t, c, "policy-in-force", `wrong orders: its policy "redrive.orders" of priority 0 is not in force: policy "limits" of priority 9 is $ redrive enroll orders`)
+		finds(t, c, "policy-in-force", `wrong orders: its policy "redrive.orders" of priority 0 is not in force: policy "limits" of priority 9 is $ redrive enroll --at-least-once orders`)
 		enrolled() // what it says
 		finds(t, c, "policy-in-force")
 		v.Must(http.MethodPut, "operator-policies/"+v.Name+"/op", map[string]any{"pattern": "orders", "apply-to": "queues", "definition": map[string]any{"message-ttl": 5000}})
@@ -365,12 +380,19 @@ func TestDeadLettersThatStandStill(t *testing.T) {
 }
 
 // Another leader starts RabbitMQ's dead-lettering again, and nothing is lost: what the check
-// says is run, as it stands there, on RabbitMQ.
-func TestAnotherLeaderIsWhatTheCommandMakes(t *testing.T) {
+// says is run, as it stands there, on RabbitMQ; as what it says of replicas is.
+func TestCommandsForAClusterMend(t *testing.T) {
 	brokertest.OneCluster(t, "", func(t *testing.T, v *brokertest.VHost, cluster *rabbitnode.Cluster) {
-		must(t, cluster.Grow(context.Background()))
 		c := configFor(t, v, everyQueue)
 		mendAll(t, c)
+		must(t, cluster.Grow(context.Background()))
+		finds(t, c, "replicas", "warning: the cluster has 3 nodes, and of our quorum queues some have fewer than 3 replicas")
+		for _, f := range found(gather(t, c), "replicas") {
+			for _, command := range f.Commands {
+				must(t, errOf(cluster.Node(gather(t, c).Nodes[0].Name).Shell(t.Context(), command)))
+			}
+		}
+		finds(t, c, "replicas")
 		const name = `it's "q"\ é`
 		v.Queue(name, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeDeadLetters, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"})
 		brokertest.Eventually(t, "RabbitMQ tells where its replicas are", func() bool {
@@ -522,7 +544,19 @@ func TestReportsThatWouldWait(t *testing.T) {
 		user := "untagged-" + uuid.NewString()
 		v.User(user, "pw")
 		c.Broker.Management = strings.Replace(v.Management, "guest:guest", user+":pw", 1)
-		finds(t, c, "reports", `warning: reports of failures for queues that only "*" matches`, "rabbitmqctl set_user_tags "+user+" management")
+		const said = `warning: reports of failures for queues that only "*" matches`
+		finds(t, c, "reports", said, "rabbitmqctl set_user_tags "+user+" management")
+		v.Must(http.MethodPut, "users/"+user, map[string]any{"password": "pw", "tags": "management"})
+		denied := "the user of broker.management has no rights in the virtual host $ "
+		if v.Since4() {
+			denied = "not found, or not to be seen by user"
+		}
+		finds(t, c, "reports", said, denied)
+		c.Broker.Management = strings.Replace(v.Management, "guest:guest", user+":wrong", 1)
+		finds(t, c, "reports", said, "not allowed for user", "; check the password", " $ ")
+		if said := ills(gather(t, c), "reports"); strings.Contains(said, "set_user_tags") {
+			t.Errorf("it says %s", said)
+		}
 	})
 }
 

@@ -64,6 +64,23 @@ func asks(named []string, only ...string) func(*Scene) {
 	}
 }
 
+// withArgument has an enrolled queue with a limit and an argument.
+func withArgument(key, value string) func(*Scene) {
+	return func(s *Scene) {
+		q := deadLetters("orders", "redrive")
+		q.Arguments["x-"+key], q.Arguments["x-max-length"] = value, 9.0
+		s.Queues = []management.QueueState{q}
+	}
+}
+
+// cannotEnroll has a queue that a policy names exactly.
+func cannotEnroll(kind string, exclusive bool) func(*Scene) {
+	return func(s *Scene) {
+		s.Queues = []management.QueueState{{Queue: management.Queue{Name: "orders", Type: kind, Exclusive: exclusive}}}
+		s.Config.Policies[0].Queues = []string{"orders"}
+	}
+}
+
 // forwardsTo has a policy that forwards there, by a rule and in the end; the exchange shop and the queue orders exist.
 func forwardsTo(exchange, key string) func(*Scene) {
 	return func(s *Scene) {
@@ -295,6 +312,13 @@ func TestChecksOnScenes(t *testing.T) {
 		{"existence", asks(nil, "invoices.*"), "warning invoices.*: no queue of this virtual host matches it $ "},
 		{"existence", asks([]string{"ordres"}, "mali.eu"), // one finding: --queue leaves out the policy's
 			`warning mali.eu: no queue of this virtual host matches it (did you mean "mail.eu"?) $ `},
+		{"at-least-once", withArgument("overflow", "drop-head"), "warning orders: its dead-lettering is at-most-once $ "},
+		{"at-least-once", withArgument("dead-letter-strategy", "at-most-once"), "is at-most-once $ "},
+		{"at-least-once", withArgument("overflow", "reject-publish"), "is at-most-once $ redrive enroll --at-least-once orders"},
+		{"overflow", withArgument("dead-letter-strategy", "at-most-once"), "(overflow drop-head) $ rabbitmqctl set_policy"},
+		{"dead-lettering", cannotEnroll("stream", false), ""},
+		{"dead-lettering", cannotEnroll("classic", true), ""},
+		{"dead-lettering", cannotEnroll("classic", false), "wrong orders: it has no dead-letter exchange"},
 		{"forwards", forwardsTo("dead", ""),
 			`wrong: policy "default" forwards to the exchange dead, which does not exist`},
 		{"forwards", forwardsTo("shop", "dead"), ""},
@@ -324,7 +348,8 @@ func TestChecksOnScenes(t *testing.T) {
 	}
 	for i, r := range rows {
 		got := ills(scene(r.change), r.check)
-		if r.want == "" && got != "" || !strings.Contains(got, r.want) {
+		if r.want == "" && got != "" || !strings.Contains(got, r.want) ||
+			strings.HasSuffix(r.want, " $ ") && !strings.HasSuffix(got, r.want) { // no command
 			t.Errorf("%d %s says %q, want %q", i, r.check, got, r.want)
 		}
 	}

@@ -172,7 +172,7 @@ func overflow(s *Scene) (all []Finding) {
 		switch {
 		case isArgument(q, "overflow"):
 			f.Remedy += " " + s.unset(q, "overflow")
-		case q.Type == "quorum":
+		case q.Type == "quorum" && prevents(q) == "":
 			f.Commands = []string{s.redrive("enroll --at-least-once", q.Name)}
 		default:
 			f.Commands = []string{s.refusing(q)}
@@ -312,6 +312,7 @@ func deadLettering(s *Scene) (all []Finding) {
 	handled := s.handled()
 	for _, q := range s.workQueues() {
 		_, matched := s.Config.Policies.Match(q.Name)
+		matched = matched && !q.Exclusive && q.Type != "stream" // which cannot be enrolled
 		exact := s.Config.Policies.Exact(q.Name)
 		status := Warning
 		if exact {
@@ -323,7 +324,7 @@ func deadLettering(s *Scene) (all []Finding) {
 		switch {
 		case !matched && !lost:
 			// No policy is for it.
-		case !has && ((q.Exclusive || q.AutoDelete) && !exact || handled[q.Name]):
+		case !has && (q.AutoDelete && !exact || handled[q.Name]):
 			// A reply queue; the library's; somebody's own dead-letter queue.
 		case !has:
 			all = append(all, Finding{Queue: q.Name, Status: status, What: "it has no dead-letter exchange: " +
@@ -411,6 +412,16 @@ func keepsDeadLetters(q *management.QueueState) bool {
 		q.Setting("overflow") == "reject-publish"
 }
 
+// prevents is the setting of a queue whose argument prevents at-least-once dead-lettering; "": none.
+func prevents(q *management.QueueState) string {
+	for _, must := range [][2]string{{"dead-letter-strategy", "at-least-once"}, {"overflow", "reject-publish"}} {
+		if isArgument(q, must[0]) && q.Setting(must[0]) != must[1] {
+			return must[0]
+		}
+	}
+	return ""
+}
+
 func atLeastOnce(s *Scene) (all []Finding) {
 	var others []string // which have no at-least-once dead-lettering
 	for _, q := range s.enrolledQueues() {
@@ -418,15 +429,19 @@ func atLeastOnce(s *Scene) (all []Finding) {
 		switch {
 		case q.Type != "quorum":
 			others = append(others, q.Name)
-		case strategy != "at-least-once":
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "its dead-lettering is at-most-once",
+		case strategy != "at-least-once" || overflow != "reject-publish":
+			f := Finding{Queue: q.Name, Status: Warning, What: "its dead-lettering is at-most-once",
 				Remedy:   "Make it at-least-once (its overflow becomes reject-publish):",
-				Commands: []string{s.redrive("enroll --at-least-once", q.Name)}})
-		case overflow != "reject-publish":
-			all = append(all, Finding{Queue: q.Name, Status: Warning,
-				What: "its dead-lettering says at-least-once and is at-most-once, since its overflow is not " +
-					"reject-publish", Remedy: "Make it both:",
-				Commands: []string{s.redrive("enroll --at-least-once", q.Name)}})
+				Commands: []string{s.redrive("enroll --at-least-once", q.Name)}}
+			if strategy == "at-least-once" {
+				f.What = "its dead-lettering says at-least-once and is at-most-once, since its overflow is not " +
+					"reject-publish"
+				f.Remedy = "Make it both:"
+			}
+			if key := prevents(q); key != "" {
+				f.Remedy, f.Commands = s.unset(q, key), nil
+			}
+			all = append(all, f)
 		}
 	}
 	if len(others) > 0 {
@@ -582,9 +597,13 @@ func policyInForce(s *Scene) (all []Finding) {
 					by = fmt.Sprintf("policy %q of priority %d is", q.Policy, other.Priority)
 				}
 			}
+			command := "enroll"
+			if ours.Definition["dead-letter-strategy"] == "at-least-once" && q.Type == "quorum" && prevents(q) == "" {
+				command += " --at-least-once"
+			}
 			all = append(all, Finding{Queue: q.Name, Status: Wrong,
 				What:   fmt.Sprintf("its policy %q of priority %d is not in force: %s", ours.Name, ours.Priority, by),
-				Remedy: "Merge both, above the other:", Commands: []string{s.redrive("enroll", q.Name)}})
+				Remedy: "Merge both, above the other:", Commands: []string{s.redrive(command, q.Name)}})
 		}
 		if q.OperatorPolicy == "" || !enrolled {
 			continue
@@ -835,7 +854,9 @@ func reportsByAMQP(s *Scene) []Finding {
 	f := Finding{Status: Warning, What: fmt.Sprintf("reports of failures for queues that only %s matches, and that "+
 		"have no retry exchange yet, wait: %v", strings.Join(patterns, ", "), s.Missing[Queues]),
 		Remedy: "Let the service ask the management API (broker.management), or name the queues in a policy."}
-	if errors.Is(s.Missing[Queues], management.ErrDenied) && s.Manage != nil {
+	// Not for a wrong password, nor for one that has a tag.
+	if err := s.Missing[Queues]; errors.Is(err, management.ErrDenied) && s.Manage != nil &&
+		strings.Contains(err.Error(), "Not management user") {
 		f.Remedy = "Give the user of broker.management a tag, if it has none, or name the queues in a policy."
 		f.Commands = []string{"rabbitmqctl set_user_tags " + Quote(s.Manage.User()) + " management"}
 	}

@@ -385,8 +385,8 @@ func needs(name Part, err error) error {
 		return err
 	}
 	tag := map[Part]string{Nodes: "monitoring", Permissions: "administrator"}[name]
-	if tag == "" {
-		tag = "management"
+	if tag == "" { // it has management, or nothing would have been asked
+		return errors.New("the user of broker.management has no rights in the virtual host")
 	}
 	return fmt.Errorf("the user of broker.management needs the tag %s in RabbitMQ", tag)
 }
