@@ -81,6 +81,13 @@ func cannotEnroll(kind string, exclusive bool) func(*Scene) {
 	}
 }
 
+// watches has the queue orders, and watches others.
+func watches(queues ...string) func(*Scene) {
+	return func(s *Scene) {
+		s.Queues, s.Config.Watch = []management.QueueState{deadLetters("orders", "redrive")}, config.Watches{{Queues: queues}}
+	}
+}
+
 // forwardsTo has a policy that forwards there, by a rule and in the end; the exchange shop and the queue orders exist.
 func forwardsTo(exchange, key string) func(*Scene) {
 	return func(s *Scene) {
@@ -319,6 +326,9 @@ func TestChecksOnScenes(t *testing.T) {
 		{"dead-lettering", cannotEnroll("stream", false), ""},
 		{"dead-lettering", cannotEnroll("classic", true), ""},
 		{"dead-lettering", cannotEnroll("classic", false), "wrong orders: it has no dead-letter exchange"},
+		{"existence", watches("orders", "mail.*", "?"), ""},
+		{"existence", watches("ordres"), `warning ordres: watch names it, and it does not exist (did you mean "orders"?) $ `},
+		{"existence", func(s *Scene) { watches("ordres")(s); s.Config.Notify.VHost = "shop" }, ""},
 		{"forwards", forwardsTo("dead", ""),
 			`wrong: policy "default" forwards to the exchange dead, which does not exist`},
 		{"forwards", forwardsTo("shop", "dead"), ""},

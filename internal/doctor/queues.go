@@ -20,10 +20,10 @@ import (
 
 // queueChecks look at work queues, and at what leads to and from them.
 var queueChecks = []Check{
-	{Name: "existence", Title: "queues that policies or --queue name exist", Needs: []Part{Queues}, Run: existence,
-		ByAMQP: existenceByAMQP,
-		Why: "A policy for a queue that does not exist has no effect, and a misspelt --queue leaves all other checks " +
-			"with nothing to look at."},
+	{Name: "existence", Title: "queues that policies, watch or --queue name exist", Needs: []Part{Queues},
+		Run: existence, ByAMQP: existenceByAMQP,
+		Why: "A policy for a queue that does not exist has no effect, nothing is told of a watched one, and a " +
+			"misspelt --queue leaves all other checks with nothing to look at."},
 	{Name: "dead-lettering", Title: "queues dead-letter to Redrive", Needs: []Part{Queues, Exchanges, Bindings},
 		Run: deadLettering,
 		Why: "Messages that a consumer rejects, that expire or that pass the delivery limit are dropped, or go " +
@@ -84,6 +84,19 @@ func existence(s *Scene) (all []Finding) {
 	for _, named := range s.namedQueues() {
 		if !slices.ContainsFunc(names, func(q string) bool { return policy.MatchQueue(named, q) }) {
 			all = append(all, s.absent(named, names))
+		}
+	}
+	if s.Config.Notify.VHost != "" { // of several, and another may have it
+		return all
+	}
+	for _, w := range s.Config.Watch {
+		for _, q := range w.Queues {
+			if !strings.ContainsAny(q, "*?") && !slices.Contains(names, q) &&
+				!slices.ContainsFunc(all, func(f Finding) bool { return f.Queue == q }) {
+				all = append(all, Finding{Queue: q, Status: Warning,
+					What:   "watch names it, and it does not exist" + hint.Meant(q, names),
+					Remedy: "Declare it, or remove it from the config."})
+			}
 		}
 	}
 	return all
