@@ -88,7 +88,7 @@ func (a *API) showRoutes() {
 		func(ctx context.Context, c auth.Caller, in *struct {
 			Query
 			Paged
-			Columns string `query:"columns" maxLength:"1024" doc:"Names of fields, for columns." example:"queue,body.customer"`
+			Columns string `query:"columns" maxLength:"1024" doc:"Names of fields." example:"queue,body.customer"`
 		}) (inspect.Page, error) {
 			return a.Console.Search(ctx, c, in.Q, in.After, in.Limit, in.Columns)
 		})

@@ -297,13 +297,14 @@ func (s *vhost) parts() func() []inspect.Part {
 		} else if last == nil || time.Since(last.at) > maxUnseen {
 			api.Text, api.Well = "does not answer, or has not yet", false
 		}
-		notices := inspect.Part{Name: "Notifications", Text: "no route is in the config (notify): nobody is told", Well: true}
+		notices := inspect.Part{Name: "Notifications", Text: "nobody: the config has no route (notify)", Well: true}
 		if n := s.notify.Routes(); n > 0 {
 			notices.Text = fmt.Sprintf("to %d routes", n)
 		}
 		return []inspect.Part{of("Intake", "receives what fails", condition.Intake, condition.Parked),
 			of("Retries", "can be published", condition.Publish, condition.Delays),
-			of("Store", free(), condition.Unread, condition.Disk, condition.Redis, condition.Store, condition.ParkedStore),
+			of("Store", free(), condition.Unread, condition.Disk, condition.Redis, condition.Store,
+				condition.ParkedStore),
 			of("Ledger", "adds up", condition.Ledger), api, notices}
 	}
 }
