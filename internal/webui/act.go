@@ -75,11 +75,7 @@ func (s *server) act(r *http.Request, c auth.Caller) (view, error) {
 		}
 		return view{to: back + url.Values{"did": {string(d.Verb)}, "n": {strconv.Itoa(d.Done)}}.Encode()}, nil
 	}
-	v := view{template: "act", title: d.Verb.Title(), nav: "/messages", command: actCommand(d.Act), data: d}
-	if d.Happened && d.Done == 0 { // such as what somebody else was faster with
-		v.status = http.StatusConflict
-	}
-	return v, nil
+	return view{template: "act", title: d.Verb.Title(), nav: "/messages", command: actCommand(d.Act), data: d}, nil
 }
 
 // actCommand does the same on the command line.
