@@ -5,6 +5,7 @@
 //	token.go     tokens
 //	rabbitmq.go  RabbitMQ's users
 //	signin.go    signing in and out with the page; sessions, in the store
+//	oidc.go      people who sign in with OpenID Connect
 //	tls.go       certificates that are renewed while the service runs
 package auth
 
@@ -68,7 +69,7 @@ func ParseRole(s string) (Role, error) {
 // Caller is the person or program that has sent a request.
 type Caller struct {
 	Name string // the user, or the token's name; "local" for whoever is on this machine where no one signs in
-	How  string // "rabbitmq", "token" or "local"
+	How  string // "rabbitmq", "oidc", "token" or "local"
 	From string // the address the call came from
 	// Interface is "page", "api" or "cli". Its name in JSON is that of stored sessions.
 	Interface string `json:"Face"`
@@ -125,6 +126,7 @@ type Config struct {
 	ReadOnly bool
 	Tokens   *Tokens
 	Users    *Users // nil: only tokens
+	OIDC     *OIDC  // nil: nobody signs in with OpenID Connect
 	// Proxies are those whose header X-Forwarded-For is believed.
 	Proxies Proxies
 	// Secure: browsers reach the service by HTTPS, here or at a proxy.
@@ -153,7 +155,7 @@ func NewGuard(c Config) *Guard { return &Guard{Config: c, sessions: sessions{kep
 
 // public is false for a path that is not clean: a handler may serve another one.
 func (g *Guard) public(r *http.Request) bool {
-	return r.URL.Path == SignInPath || r.URL.Path == SignOutPath ||
+	return slices.Contains([]string{SignInPath, SignOutPath, OIDCPath, OIDCStartPath}, r.URL.Path) ||
 		g.Public != nil && path.Clean(r.URL.Path) == r.URL.Path && g.Public(r)
 }
 
@@ -280,6 +282,8 @@ func (g *Guard) bySession(r *http.Request) (Caller, error) {
 			continue
 		case s.Token != "":
 			return g.Tokens.caller(r.Context(), s.Token)
+		case s.Caller.How == "oidc":
+			return g.renewed(r.Context(), id, s)
 		}
 		return s.Caller, nil
 	}

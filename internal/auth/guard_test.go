@@ -247,6 +247,19 @@ func TestSessions(t *testing.T) {
 			if w.Code != 303 || w.Header().Get("Location") != "/signin?error=refused&next=%2Fx" || len(w.Result().Cookies()) != 0 {
 				t.Errorf("signing in with what is not valid: %d %v", w.Code, w.Header())
 			}
+			w = request(h, "POST", SignInPath, form(url.Values{"user": {"ann"}, "password": {"x"}}))
+			tried := httptest.NewRequest("GET", SignInPath, nil)
+			for _, c := range w.Result().Cookies() {
+				if tried.AddCookie(c); !c.HttpOnly || c.Secure != secure || c.Path != SignInPath {
+					t.Errorf("the cookie of the name is %+v", c)
+				}
+			}
+			if got := TriedUser(tried); got != "ann" || strings.Contains(w.Header().Get("Location"), "ann") {
+				t.Errorf("the name is kept as %q: %v", got, w.Header())
+			}
+			if w := request(h, "POST", SignInPath, form(url.Values{"user": {secret}, "password": {"x"}})); len(w.Result().Cookies()) != 0 {
+				t.Error("a token that is typed as a name is kept")
+			}
 			json := func(body string) func(*http.Request) {
 				return func(r *http.Request) {
 					r.Body = httptest.NewRequest("POST", "/", strings.NewReader(body)).Body
@@ -266,9 +279,9 @@ func TestSessionsAreBounded(t *testing.T) {
 	kept := memstore.NewReplicas().Join()
 	s := sessions{kept: kept}
 	for range maxSessions + 10 {
-		must(t, errOf(s.begin(t.Context(), Caller{}, "")))
+		must(t, errOf(s.begin(t.Context(), session{}, "")))
 	}
-	last, err := s.begin(t.Context(), root, "")
+	last, err := s.begin(t.Context(), session{Caller: root}, "")
 	must(t, err)
 	n := entries(t, kept, sessionPrefix)
 	if v, ok, _ := s.get(t.Context(), last); n > maxSessions || !ok || v.Caller.Name != "root" {

@@ -34,7 +34,7 @@ func (e *TooMany) Error() string {
 	return fmt.Sprintf("too many attempts to sign in have failed: try again in %s", e.Wait.Round(time.Second))
 }
 
-// Grant is the permissions of users with a tag.
+// Grant is the permissions of users with a tag, or of people in a group.
 type Grant struct {
 	Role   Role
 	Queues []string // nil: all
@@ -242,7 +242,7 @@ func (u *Users) check(ctx context.Context, name, password string) (Caller, error
 	case err != nil:
 		return Caller{}, fmt.Errorf("%w: %w", ErrUnchecked, err)
 	}
-	g := u.grant(who.Tags)
+	g := highest(u.grants, who.Tags)
 	if g.Role == NoRole {
 		return Caller{}, fmt.Errorf("%w: no tag of the user %s (%s) has a role here; auth.roles gives tags roles",
 			ErrForbidden, name, strings.Join(who.Tags, ", "))
@@ -250,10 +250,10 @@ func (u *Users) check(ctx context.Context, name, password string) (Caller, error
 	return Caller{Name: name, How: "rabbitmq", Role: g.Role, Queues: g.Queues}, nil
 }
 
-// grant returns the highest of the tags' grants; the queues of equal ones add up.
-func (u *Users) grant(tags []string) (best Grant) {
-	for _, tag := range tags {
-		switch g := u.grants[tag]; {
+// highest returns the highest of the grants of tags or groups; the queues of equal ones add up.
+func highest(grants map[string]Grant, of []string) (best Grant) {
+	for _, tag := range of {
+		switch g := grants[tag]; {
 		case g.Role > best.Role:
 			best = g
 		case g.Role == best.Role && best.Queues != nil:

@@ -86,11 +86,12 @@ func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request) {
 		c, err = g.byUser(r, in.User, in.Password)
 	}
 	if err != nil && form {
+		g.setTried(w, in.User)
 		g.redirect(w, r, next, signInError(err))
 		return
 	}
 	if err == nil {
-		err = g.beginSession(w, r, c, token)
+		err = g.beginSession(w, r, session{Caller: c, Token: token}, "")
 	}
 	switch {
 	case err != nil:
@@ -100,6 +101,31 @@ func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request) {
 	default:
 		w.WriteHeader(http.StatusNoContent)
 	}
+}
+
+// triedCookie has the name that somebody did not sign in with, so that they need not type it again. It is not in the
+// URL: a password may have been typed as a name.
+const triedCookie = "redrive-tried"
+
+func (g *Guard) setTried(w http.ResponseWriter, user string) {
+	if user == "" || len(user) > maxName || strings.HasPrefix(user, secretPrefix) {
+		return
+	}
+	http.SetCookie(w, &http.Cookie{Name: triedCookie, Value: base64.RawURLEncoding.EncodeToString([]byte(user)),
+		Path: g.Base + SignInPath, MaxAge: 60, HttpOnly: true, Secure: g.Secure, SameSite: http.SameSiteStrictMode})
+}
+
+// TriedUser returns the name that this browser did not sign in with a moment ago; "" is none.
+func TriedUser(r *http.Request) string {
+	c, err := r.Cookie(triedCookie)
+	if err != nil {
+		return ""
+	}
+	user, err := base64.RawURLEncoding.DecodeString(c.Value)
+	if err != nil || !shown(string(user)) {
+		return ""
+	}
+	return string(user)
 }
 
 // readCredentials reads JSON or a form, and reports which.
@@ -127,16 +153,16 @@ func signInError(err error) string {
 	return "unreachable"
 }
 
-// beginSession ends earlier sessions and begins one. token is the name of the token
-// that signed in, if any.
-func (g *Guard) beginSession(w http.ResponseWriter, r *http.Request, c Caller, token string) error {
+// beginSession ends earlier sessions and begins one. refresh is what it is renewed with, if anything.
+func (g *Guard) beginSession(w http.ResponseWriter, r *http.Request, s session, refresh string) error {
 	if err := g.end(r); err != nil {
 		return err
 	}
-	id, err := g.sessions.begin(r.Context(), c, token)
+	id, err := g.sessions.begin(r.Context(), s, refresh)
 	if err != nil {
 		return err
 	}
+	c := s.Caller
 	g.Log.Info("signed in", "user", c.Name, "how", c.How, "role", c.Role, "from", g.Proxies.client(r))
 	g.setCookie(w, id, int(sessionLasts.Seconds()))
 	return nil
@@ -195,8 +221,8 @@ func LocalPath(to string) string {
 // sessions keeps the page's sessions in the store's side table, under a hash of the browser's cookie: they
 // outlast the service, and replicas share them.
 //
-// A session is two entries: the session, written once, and until when it lasts unused. So a request
-// at another replica, while the person signs out, cannot write the session again.
+// A session is two or three entries: the session, written once, until when it lasts unused, and a renewal. So a
+// request at another replica, while the person signs out, cannot write the session again.
 type sessions struct {
 	kept  store.SideTable
 	begun atomic.Int64 // since the service started
@@ -209,6 +235,10 @@ type session struct {
 	Token  string    `json:",omitempty"` // the name that the token is kept under, if it was begun with one
 	Idle   time.Time // when it ends, unless it is used before
 	End    time.Time
+
+	Subject string `json:",omitempty"` // who it is for the OpenID Connect provider
+	Renews  bool   `json:",omitempty"` // it has a renewal
+	renewal renewal
 }
 
 const (
@@ -223,6 +253,8 @@ const (
 	sessionPrefix = "session/"
 	sessionIs     = "is"
 	sessionUsed   = "used"
+	// sessionRenewal comes after sessionIs, as read expects.
+	sessionRenewal = "renewal"
 	// usedEvery is how often the use of a session is written.
 	usedEvery = 10 * time.Minute
 	// forgetEvery is how often Forget looks.
@@ -234,7 +266,7 @@ func sessionName(id string) string {
 	return sessionPrefix + hex.EncodeToString(sum[:]) + "/"
 }
 
-func (s *sessions) begin(ctx context.Context, c Caller, token string) (id string, err error) {
+func (s *sessions) begin(ctx context.Context, v session, refresh string) (id string, err error) {
 	var random [32]byte
 	_, _ = rand.Read(random[:]) // it never fails
 	id = base64.RawURLEncoding.EncodeToString(random[:])
@@ -242,11 +274,21 @@ func (s *sessions) begin(ctx context.Context, c Caller, token string) (id string
 	if s.begun.Add(1)%sessionsBetween == 0 {
 		_ = s.forget(ctx, now) // Forget says why it cannot
 	}
-	value, err := json.Marshal(session{c, token, now.Add(sessionIdle), now.Add(sessionLasts)})
+	v.Idle, v.End, v.Renews = now.Add(sessionIdle), now.Add(sessionLasts), refresh != ""
+	value, err := json.Marshal(v)
 	if err != nil {
 		return "", err
 	}
-	return id, s.kept.PutEntries(ctx, []store.Entry{{Name: sessionName(id) + sessionIs, Value: value}})
+	entries := []store.Entry{{Name: sessionName(id) + sessionIs, Value: value}}
+	if v.Renews {
+		e, err := renewal{seal(id).Seal(nil, nil, []byte(refresh), nil), now, now.Add(renewEvery), v.Caller.Role,
+			v.Caller.Queues}.entry(id)
+		if err != nil {
+			return "", err
+		}
+		entries = append(entries, e)
+	}
+	return id, s.kept.PutEntries(ctx, entries)
 }
 
 func (v session) over(now time.Time) bool { return !now.Before(v.Idle) || !now.Before(v.End) }
@@ -270,9 +312,12 @@ func (s *sessions) get(ctx context.Context, id string) (v session, ok bool, err 
 
 // read reads one of the entries of a session, in their order. Without the first the session is over.
 func (v *session) read(e store.Entry) (err error) {
-	if strings.HasSuffix(e.Name, "/"+sessionIs) {
+	switch e.Name[strings.LastIndex(e.Name, "/")+1:] {
+	case sessionIs:
 		err = json.Unmarshal(e.Value, v)
-	} else {
+	case sessionRenewal:
+		err = json.Unmarshal(e.Value, &v.renewal)
+	default:
 		err = v.Idle.UnmarshalText(e.Value)
 	}
 	if err != nil {

@@ -246,7 +246,7 @@ func TestASessionOutlastsARestart(t *testing.T) {
 		g := NewGuard(Config{Required: true, Sessions: kept, Log: quiet})
 		if run == 0 {
 			w := httptest.NewRecorder()
-			must(t, g.beginSession(w, httptest.NewRequest("POST", SignInPath, nil), root, ""))
+			must(t, g.beginSession(w, httptest.NewRequest("POST", SignInPath, nil), session{Caller: root}, ""))
 			cookie = w.Result().Cookies()[0]
 		}
 		w := request(g.Handler(says), "GET", "/", func(r *http.Request) { r.AddCookie(cookie) })
@@ -280,7 +280,7 @@ func TestAFullDiskEndsNoSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := shelf{}
 		s := sessions{kept: kept}
-		id, err := s.begin(t.Context(), root, "")
+		id, err := s.begin(t.Context(), session{Caller: root}, "")
 		must(t, err)
 		time.Sleep(time.Hour)
 		full := stuck{kept, make(chan struct{})}
@@ -303,7 +303,7 @@ func TestASessionThatHasEndedIsNotWrittenAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memstore.NewReplicas().Join()
 		s := sessions{kept: m}
-		id, err := s.begin(t.Context(), root, "")
+		id, err := s.begin(t.Context(), session{Caller: root}, "")
 		must(t, err)
 		time.Sleep(time.Hour)
 		if _, ok, err := s.get(t.Context(), id); !ok || err != nil {

@@ -165,13 +165,13 @@ func TestTags(t *testing.T) {
 
 // Of several tags the highest role counts, in whatever order, with its own queues.
 func TestTheHighestRoleOfSeveralTagsCounts(t *testing.T) {
-	u := NewUsers(nil, "/", map[string]Grant{"see": {Role: Viewer}, "shop": {Operator, []string{"orders.*"}},
-		"post": {Operator, []string{"mail"}}, "all": {Role: Operator}}, shelf{})
+	grants := map[string]Grant{"see": {Role: Viewer}, "shop": {Operator, []string{"orders.*"}},
+		"post": {Operator, []string{"mail"}}, "all": {Role: Operator}}
 	for text, want := range map[string]Grant{
 		"": {}, "none": {}, "see": {Role: Viewer}, "see shop": {Operator, []string{"orders.*"}}, "shop see": {Operator, []string{"orders.*"}},
 		"shop post": {Operator, []string{"orders.*", "mail"}}, "shop all": {Role: Operator}, "all shop": {Role: Operator},
 	} {
-		if got := u.grant(strings.Fields(text)); got.Role != want.Role || !slices.Equal(got.Queues, want.Queues) || (got.Queues == nil) != (want.Queues == nil) {
+		if got := highest(grants, strings.Fields(text)); got.Role != want.Role || !slices.Equal(got.Queues, want.Queues) || (got.Queues == nil) != (want.Queues == nil) {
 			t.Errorf("tags %q: %+v, want %+v", text, got, want)
 		}
 	}

@@ -165,7 +165,7 @@ Environment variables count as they do for serve.`,
 		},
 	}
 	c.Flags().BoolVar(&noFiles, "no-files", false,
-		"leave out the certificates of tls and store.redis.tls, and the files of decode: they are on another machine")
+		"leave out the files of tls, store.redis.tls, auth.oidc and decode: they are on another machine")
 	return c
 }
 

@@ -26,6 +26,8 @@ type Access struct {
 	SignIn bool
 	// Roles are the permissions of RabbitMQ's users, by their tags.
 	Roles map[string]auth.Grant
+	// OIDC is the provider of OpenID Connect; without an issuer there is none.
+	OIDC auth.OIDCConfig
 	// OpenMetrics shows the metrics to everybody.
 	OpenMetrics bool
 	Proxies     auth.Proxies
@@ -62,21 +64,43 @@ func (c *Config) CheckExposure() error {
 func (a *Access) describe() string {
 	var parts []string
 	if a.SignIn {
-		var roles []string
-		for _, tag := range slices.Sorted(maps.Keys(a.Roles)) {
-			g := a.Roles[tag]
-			role := tag + ": " + g.Role.String()
-			if g.Queues != nil {
-				role += " of " + strings.Join(g.Queues, " ")
-			}
-			roles = append(roles, role)
-		}
-		parts = append(parts, "callers sign in with a token or as a user of RabbitMQ's ("+strings.Join(roles, ", ")+")")
+		parts = append(parts, "callers sign in with a token or as a user of RabbitMQ's ("+describeRoles(a.Roles)+")")
+	}
+	if a.OIDC.Issuer != "" {
+		parts = append(parts, "people sign in at "+a.OIDC.Issuer+" ("+describeRoles(a.OIDC.Groups)+")")
 	}
 	if a.ReadOnly {
 		parts = append(parts, "read-only, whoever calls")
 	}
 	return strings.Join(parts, "; ")
+}
+
+func describeRoles(of map[string]auth.Grant) string {
+	var roles []string
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		role := name + ": " + of[name].Role.String()
+		if queues := of[name].Queues; queues != nil {
+			role += " of " + strings.Join(queues, " ")
+		}
+		roles = append(roles, role)
+	}
+	return strings.Join(roles, ", ")
+}
+
+// checkOIDC returns why the provider could not lead back to the page.
+func (c *Config) checkOIDC() error {
+	const hinted = "set notify.page to where the page is, such as https://redrive.example.com"
+	u, err := url.Parse(c.Notify.Page)
+	switch {
+	case c.Access.OIDC.Issuer == "":
+		return nil
+	case err != nil || c.Notify.Page == "":
+		return hint.Errorf(hinted, "auth.oidc leads back to the page, and notify.page does not say where that is")
+	case u.Scheme != "https" && !auth.Loopback(u.Host):
+		return hint.Errorf(hinted, "auth.oidc leads back to notify.page, %s, and what it brings along would go there "+
+			"in the clear", c.Notify.Page)
+	}
+	return nil
 }
 
 // warnOfExpiry warns of a client certificate that RabbitMQ will refuse.
@@ -231,12 +255,12 @@ func (r *Redis) TLSConfig() (*tls.Config, error) {
 	return c, nil
 }
 
-// CheckFiles returns why the TLS files of the page or of Redis cannot be used. Those of RabbitMQ
+// CheckFiles returns why the files of auth.oidc, or the TLS files of the page or of Redis cannot be used. Those of RabbitMQ
 // are checked whenever the file is read.
 func (c *Config) CheckFiles() error {
 	_, err := c.Store.Redis.TLSConfig()
 	if c.Access.HasTLS() {
 		err = errors.Join(err, c.Access.TLS.Check())
 	}
-	return err
+	return errors.Join(err, c.Access.OIDC.Check())
 }

@@ -60,12 +60,13 @@ type Config struct {
 	routeURLs []routeURL
 	// vhosts are where each of Broker.VHosts stands in the file, and its password.
 	vhosts []secretSource
-	// policyVHosts and routeVHosts are the patterns of virtual hosts that a policy or a route of
-	// notify is for, by its name; nil: all.
-	policyVHosts, routeVHosts map[string][]string
-	tlsAt                     secretSource // where broker.tls stands in the file
-	sameLogin                 bool         // Broker.Management has that of Broker.URL
-	brokerUnsound             bool         // a mistake may be in it
+	// policyVHosts, routeVHosts and groupVHosts are the patterns of virtual hosts that a policy, a route of
+	// notify or a role of a group is for, by its name; nil: all.
+	policyVHosts, routeVHosts, groupVHosts map[string][]string
+
+	tlsAt         secretSource // where broker.tls stands in the file
+	sameLogin     bool         // Broker.Management has that of Broker.URL
+	brokerUnsound bool         // a mistake may be in it
 	// Warnings are about what is allowed, but probably a mistake.
 	Warnings []string
 }
@@ -170,12 +171,12 @@ func Default() *Config {
 		Store:    Store{Disk: "./redrive-data", Reserve: 256 << 20, Restorable: 30 * 24 * time.Hour},
 		Listen:   "127.0.0.1:8250",
 		Log:      Log{Format: "text"},
-		Access:   Access{Roles: auth.DefaultGrants()},
+		Access:   Access{Roles: auth.DefaultGrants(), OIDC: auth.DefaultOIDC()},
 		Policies: policy.Set{policy.Default()},
 		Notify:   notify.DefaultSettings(),
 
 		Ways: map[string]delay.Way{}, Throttle: map[string]throttle.Rules{},
-		policyVHosts: map[string][]string{}, routeVHosts: map[string][]string{},
+		policyVHosts: map[string][]string{}, routeVHosts: map[string][]string{}, groupVHosts: map[string][]string{},
 	}
 }
 

@@ -583,10 +583,51 @@ read_only: true
 	}
 }
 
+const oidc = "{issuer: 'https://login.example.com/a', client_id: b, client_secret_file: s, " +
+	"roles: {ops: admin, shop: {role: operator, queues: ['orders.*'], vhosts: [shop]}}}"
+
+// A group has its role in some virtual hosts, and the provider leads back to the page of each.
+func TestRolesOfGroups(t *testing.T) {
+	c := parsed(t, "broker: {url: 'amqp://h/shop', vhosts: [crm]}\nauth: {oidc: "+oidc+"}\nnotify: {page: 'https://r.example.com'}\n")
+	all, err := c.PerVHost()
+	must(t, err)
+	ops, shop := auth.Grant{Role: auth.Admin}, auth.Grant{Role: auth.Operator, Queues: []string{"orders.*"}}
+	for i, want := range []map[string]auth.Grant{{"ops": ops, "shop": shop}, {"ops": ops}} {
+		o := all[i].Access.OIDC
+		if !reflect.DeepEqual(o.Groups, want) || o.Name != "login.example.com" || o.Claim != "groups" || !slices.Equal(o.Scopes, []string{"profile", "email"}) {
+			t.Errorf("%s: %+v", all[i].VHost(), o)
+		}
+	}
+	if b := described(t, c); !strings.Contains(b, "people sign in at https://login.example.com/a (ops: admin, shop: operator of orders.*)") {
+		t.Errorf("it is described as %s", b)
+	}
+	for _, r := range []refusal{
+		{"auth: {oidc: {}}", "auth.oidc has no issuer; expected the provider's URL"},
+		{"auth: {oidc: {issuer: 'https://a'}}", "auth.oidc has no roles, so nobody could sign in"},
+		{"auth: {oidc: {issuer: 'http://a'}}", "auth.oidc.issuer is not right; expected the provider's URL, with https"},
+		{"auth: {oidc: {issuer: 'https://u:p@a'}}", "expected the provider's URL"},
+		{"auth: {oidc: {client_secret: x}}", `auth.oidc has no key "client_secret"; expected one of`},
+		{"auth: {oidc: {roles: {a: boss}}}", `auth.oidc.roles.a: "boss" is not a role`},
+		{"auth: {roles: {a: {role: viewer, vhosts: [a]}}}", `auth.roles.a has no key "vhosts"`},
+		{"auth: {oidc: " + oidc + "}", "notify.page does not say where that is"},
+		{"auth: {oidc: " + oidc + "}\nnotify: {page: 'http://a'}", "would go there in the clear"},
+		{"auth: {oidc: {issuer: 'https://a', client_id: '', client_secret_file: s, roles: {a: admin}}}\nnotify: {page: 'https://a'}", "has an empty client_id"},
+		{"auth: {oidc: {issuer: 'https://a', roles: {a: admin}}}", "auth.oidc has no client_id; expected"},
+		{"auth: {oidc: {issuer: 'https://a', roles: {a: admin}}}", "auth.oidc has no client_secret_file; expected"},
+	} {
+		if _, err := Parse("f.yaml", []byte(r.yaml)); err == nil || !strings.HasPrefix(err.Error(), "f.yaml:1:") || !strings.Contains(err.Error(), r.want) || strings.Contains(err.Error(), "u:p") {
+			t.Errorf("%s\n gives %v\n want  %s", r.yaml, err, r.want)
+		}
+	}
+	if err := c.CheckFiles(); err == nil || !strings.Contains(err.Error(), "auth.oidc.client_secret_file: open ") {
+		t.Errorf("without the file of the secret: %v", err)
+	}
+}
+
 func TestErrorsOfAccess(t *testing.T) {
 	areRefused(t, []string{"f.yaml:1:"}, []refusal{
 		{"auth:", "auth has no value"},
-		{"auth: on", `f.yaml:1:7: auth is "on"; expected keys: metrics, proxies, roles`},
+		{"auth: on", `f.yaml:1:7: auth is "on"; expected keys: metrics, oidc, proxies, roles`},
 		{"auth: {role: {}}", `auth has no key "role" (did you mean "roles"?)`},
 		{"auth: {roles: {}}", "expected tags of RabbitMQ's users with a role each"},
 		{"auth: {roles: [admin]}", "auth.roles is a list; expected tags"},

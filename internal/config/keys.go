@@ -143,10 +143,12 @@ func (c *Config) keys() key {
 			row("level", &c.Log.Level, choice("debug, info, warn or error", levels)),
 		),
 		group("auth",
-			row("roles", &a.Roles, roles).of(".NAME", grant(&auth.Grant{})),
+			row("roles", &a.Roles, roles(expectedRoles, "a tag",
+				func(_ string, g *auth.Grant) key { return grant(g) })).of(".NAME", grant(&auth.Grant{})),
 			row("metrics", &a.OpenMetrics, choice("open, for everybody, or viewer",
 				map[string]bool{"open": true, "viewer": false})),
 			row("proxies", (*[]netip.Prefix)(&a.Proxies), networks),
+			c.oidc(),
 		).settable().then(func(value) { a.SignIn = true }),
 		row("tls", &a.BehindProxy,
 			choice("keys cert and key, or behind-proxy", map[string]bool{"behind-proxy": true})).or(
@@ -202,7 +204,11 @@ func (c *Config) keys() key {
 			listen, _ := v.at("listen")
 			v.refuse(listen.node, err)
 		}
-	}).then(func(value) {
+	}).then(func(v value) {
+		if err := c.checkOIDC(); err != nil {
+			auth, _ := v.at("auth")
+			v.refuse(auth.node, err)
+		}
 		c.warnOfOverlaps()
 		c.warnOfTopicPatterns()
 		for _, f := range c.Adopt {
@@ -213,12 +219,51 @@ func (c *Config) keys() key {
 	})
 }
 
-func grant(g *auth.Grant) key {
+func (c *Config) oidc() key {
+	o := &c.Access.OIDC
+	return group("oidc",
+		row("issuer", &o.Issuer, issuer),
+		row("client_id", &o.ClientID, text("a text")),
+		row("client_secret_file", &o.SecretFile, file("a file with the client's secret")),
+		row("ca", &o.CA, file("a file in PEM")),
+		row("name", &o.Name, text("a name for people")),
+		row("contact", &o.Contact, text("whom to ask for a role")),
+		row("scopes", &o.Scopes, texts("a list of scopes, such as [profile, email, groups, offline_access]", "")),
+		row("groups", &o.Claim, text("the claim with the groups of a person")),
+		row("roles", &o.Groups, roles(expectedGroups, "a group", c.groupGrant)).
+			of(".NAME", c.groupGrant("", &auth.Grant{})),
+	).settable().
+		need(" has no issuer; expected the provider's URL, such as https://login.example.com", "issuer").
+		need(" has no client_id; expected the one that the provider knows this service by", "client_id").
+		need(" has no client_secret_file; expected a file with the client's secret", "client_secret_file").
+		need(" has no roles, so nobody could sign in; expected "+expectedGroups, "roles").
+		then(func(v value) {
+			if o.ClientID == "" || o.SecretFile == "" || o.Claim == "" {
+				v.fail(" has an empty client_id, client_secret_file or groups; expected texts")
+			}
+			if u, err := url.Parse(o.Issuer); err == nil && o.Name == "" {
+				o.Name = u.Host
+			}
+		})
+}
+
+// groupGrant is grant for a group of auth.oidc, which may be for some virtual hosts only.
+func (c *Config) groupGrant(group string, g *auth.Grant) key {
+	var only []string
+	k := grant(g, row("vhosts", &only, vhosts))
+	check := k.last
+	return k.then(func(v value) {
+		check(v)
+		c.groupVHosts[group] = only
+	})
+}
+
+func grant(g *auth.Grant, more ...key) key {
 	role := parsing("a role", auth.ParseRole)
-	return row("", &g.Role, role).or(
+	return row("", &g.Role, role).or(append([]key{
 		row("role", &g.Role, role),
 		row("queues", &g.Queues, queues(" is empty; leave the key out for all queues")),
-	).then(func(v value) {
+	}, more...)...).then(func(v value) {
 		if g.Role == auth.NoRole {
 			v.fail(" names no role; expected role: viewer, operator, editor or admin")
 		}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -321,6 +322,15 @@ func oneURL(schemes ...string) kind[string] {
 	return k
 }
 
+// issuer is sent the client's secret.
+var issuer = oneURL("http", "https").and(func(v value, s string) {
+	u, err := url.Parse(s)
+	if err != nil || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
+		u.Scheme != "https" && !auth.Loopback(u.Host) {
+		v.fail(" is not right; expected the provider's URL, with https, such as https://login.example.com")
+	}
+})
+
 var address = scalar("host:port, such as 127.0.0.1:8250",
 	func(s string) (string, bool) {
 		_, port, err := net.SplitHostPort(s)
@@ -356,16 +366,20 @@ var networks = list(expectedNetworks, "", kind[netip.Prefix]{read: func(v value)
 
 const expectedRoles = "tags of RabbitMQ's users with a role each, such as monitoring: viewer"
 
-// roles maps tags to roles; any name may be a tag.
-var roles = kind[map[string]auth.Grant]{expectedRoles, func(v value) map[string]auth.Grant {
-	all := map[string]auth.Grant{}
-	v.eachNamed(expectedRoles, "a tag", func(tag string, _, item value) {
-		var g auth.Grant
-		grant(&g).readFrom(item)
-		all[tag] = g
-	})
-	return all
-}}
+const expectedGroups = "groups with a role each, such as on-call: operator"
+
+// roles maps tags or groups to roles; any name may be one. of returns the keys of a role.
+func roles(expected, what string, of func(name string, g *auth.Grant) key) kind[map[string]auth.Grant] {
+	return kind[map[string]auth.Grant]{expected, func(v value) map[string]auth.Grant {
+		all := map[string]auth.Grant{}
+		v.eachNamed(expected, what, func(name string, _, item value) {
+			var g auth.Grant
+			of(name, &g).readFrom(item)
+			all[name] = g
+		})
+		return all
+	}}
+}
 
 const expectedFollowed = "dead-letter queues with a work queue each, such as orders_error: orders, " +
 	"or {queue: orders, then: retry}"

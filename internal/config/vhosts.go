@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/hint"
@@ -100,7 +101,10 @@ func (v VHost) setUser(u *url.URL) { u.User = url.UserPassword(v.User, v.Passwor
 func (c *Config) restrictedTo(vhost string) *Config {
 	t := *c
 	t.Broker.VHosts, t.Warnings, t.routeURLs, t.vhosts = nil, nil, nil, nil
-	t.policyVHosts, t.routeVHosts = nil, nil
+	t.policyVHosts, t.routeVHosts, t.groupVHosts = nil, nil, nil
+	t.Access.OIDC.Groups = maps.Clone(c.Access.OIDC.Groups)
+	maps.DeleteFunc(t.Access.OIDC.Groups,
+		func(group string, _ auth.Grant) bool { return !isFor(c.groupVHosts[group], vhost) })
 	t.Policies = slices.DeleteFunc(slices.Clone(c.Policies),
 		func(p policy.Policy) bool { return !isFor(c.policyVHosts[p.Name], vhost) })
 	t.Notify.Routes = slices.DeleteFunc(slices.Clone(c.Notify.Routes),

@@ -535,6 +535,8 @@ func init() { maps.Copy(rules, pageRules) }
 // or refused by the guard before; where an action is not allowed the page says so.
 var pageRules = map[string]rule{
 	"GET /signin":                  {ask: path("/signin"), ok: 200},
+	"GET " + auth.OIDCPath:         {ask: path(auth.OIDCPath + "?code=x&state=x"), ok: 303},
+	"GET " + auth.OIDCStartPath:    {ask: path(auth.OIDCStartPath), ok: 303},
 	"GET /assets/{version}/{name}": {ask: path("/assets/0/none.js"), ok: 404},
 	"GET /{$}":                     {ask: path("/"), least: auth.Viewer, ok: 200},
 	"GET /":                        {ask: path("/nothing"), least: auth.Viewer, ok: 404},

@@ -283,7 +283,8 @@ var loads = map[string]load{
 	"POST /api/v1/operations/{id}/{order}": list,
 	"GET /api/v1/tokens":                   list, "POST /api/v1/tokens": list, "DELETE /api/v1/tokens/{id}": small,
 
-	"GET /signin": small, "GET /assets/{version}/{name}": small, "GET /": small, "GET /help": small, "GET /{$}": list,
+	"GET /signin": small, "GET " + auth.OIDCPath: small, "GET " + auth.OIDCStartPath: small,
+	"GET /assets/{version}/{name}": small, "GET /": small, "GET /help": small, "GET /{$}": list,
 	"GET /messages": list, "GET /messages/new": list, "GET /messages/count": small, "GET /messages/check": small,
 	"GET /messages/{id}": message, "GET /messages/{id}/body": download, "GET /messages/export": export,
 	"GET /messages/{id}/edit": uploads, "POST /messages/{id}/edit": uploads,

@@ -65,11 +65,13 @@ func (c console) Act(ctx context.Context, by auth.Caller, act actions.Act) (acti
 	return c.Runner.Act(ctx, by, act)
 }
 
-func (s *vhost) openConsole() {
+func (s *vhost) openConsole() (err error) {
 	s.audit = audit.New(s.store, s.Log)
 	s.openActions()
 	tokens := auth.NewTokens(s.store, s.audit)
-	s.guard = s.newGuard(tokens)
+	if s.guard, err = s.newGuard(tokens); err != nil {
+		return err
+	}
 	all := console{s.inspect, s.actions, s.operations}
 	s.api = httpapi.New(httpapi.Config{
 		Console: all, Decoder: s.decoder, Metrics: s.metricsHandler(),
@@ -79,10 +81,11 @@ func (s *vhost) openConsole() {
 	for pattern, h := range webui.Routes(all, webui.Options{
 		Caller:     func(r *http.Request) auth.Caller { return auth.From(r.Context()) },
 		Conditions: s.inspect.ConditionsFor, Simulation: s.drawOutage, Version: s.Version, Log: s.Log,
-		Base: s.base, VHost: s.vhostLabel(), VHosts: s.links,
+		Base: s.base, VHost: s.vhostLabel(), VHosts: s.links, Guard: s.guard,
 	}) {
 		s.api.Handle(pattern, h)
 	}
+	return nil
 }
 
 func (s *vhost) openActions() {

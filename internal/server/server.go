@@ -360,21 +360,27 @@ func (s *Service) configOf(configs []*config.Config, i int) *config.Config {
 	return nil
 }
 
-func (s *vhost) newGuard(tokens *auth.Tokens) *auth.Guard {
+func (s *vhost) newGuard(tokens *auth.Tokens) (_ *auth.Guard, err error) {
 	a := &s.config.Access
 	var users *auth.Users
 	if s.manage != nil {
 		users = auth.NewUsers(s.manage, s.config.VHost(), a.Roles, s.store)
 	}
+	var provider *auth.OIDC
+	if a.OIDC.Issuer != "" {
+		if provider, err = auth.NewOIDC(a.OIDC, s.config.Notify.Page); err != nil {
+			return nil, err
+		}
+	}
 	return auth.NewGuard(auth.Config{
-		Sessions: s.store,
+		Sessions: s.store, OIDC: provider,
 		Required: a.SignIn, ReadOnly: a.ReadOnly, Tokens: tokens, Users: users, Proxies: a.Proxies,
 		Secure: a.HasTLS() || a.BehindProxy, SignInPage: auth.SignInPath, Base: s.base, Log: s.Log,
 		Public: func(r *http.Request) bool {
 			return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") ||
 				a.OpenMetrics && r.URL.Path == "/metrics"
 		},
-	})
+	}), nil
 }
 
 // routes serves page and API of the first virtual host at /, and those of each at /v/NAME/, with its own callers. If

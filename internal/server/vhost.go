@@ -223,7 +223,9 @@ func (s *vhost) open(address string) error {
 	s.deadLetters = newDeadLetters(s)
 	s.followers = newFollowers(s.deadLetters)
 	s.queueWatch = newQueueWatch(s)
-	s.openConsole()
+	if err := s.openConsole(); err != nil {
+		return err
+	}
 	if err := s.activity.load(context.Background(), s.store); err != nil {
 		s.Log.Warn("the counts of the last hour are incomplete", "error", err)
 	}

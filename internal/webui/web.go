@@ -53,7 +53,9 @@ type Options struct {
 	VHost string
 	// VHosts are all, for a page to lead to the others; it is asked for each page.
 	VHosts func() []VHost
-	Log    *slog.Logger
+	// Guard signs people in with OpenID Connect; nil: nobody does.
+	Guard *auth.Guard
+	Log   *slog.Logger
 }
 
 // firstWait is how long a page waits for its content before it is shown without,
@@ -142,7 +144,9 @@ func Routes(c operations.Console, o Options) map[string]http.Handler {
 	} {
 		routes[pattern] = s.page(h)
 	}
-	routes["GET /signin"] = http.HandlerFunc(s.signIn)
+	routes["GET "+auth.SignInPath] = http.HandlerFunc(s.signIn)
+	routes["GET "+auth.OIDCStartPath] = http.HandlerFunc(s.startOIDC)
+	routes["GET "+auth.OIDCPath] = http.HandlerFunc(s.finishOIDC)
 	routes["GET /messages/{id}/body"] = http.HandlerFunc(s.body)
 	routes["GET /messages/export"] = http.HandlerFunc(s.export)
 	routes["GET /assets/{version}/{name}"] = http.HandlerFunc(asset)
@@ -173,8 +177,11 @@ func headers(next http.Handler) http.Handler {
 // signInData is the form to sign in with. It posts to package auth, which redirects here with
 // an error when it refuses.
 type signInData struct {
-	Next    string
-	Refused string
+	Next     string
+	Refused  string
+	User     string            // who tried last
+	Provider string            // of OpenID Connect; "": none
+	NoRole   *auth.NoRoleError // the provider knows them, and they have no role here
 }
 
 // refusals are the form's error texts, by the error in its URL.
@@ -184,12 +191,41 @@ var refusals = map[string]string{
 	"slow":        "Too many tries. Wait a minute.",
 	"expired":     "Your session has ended.",
 	"undone":      "Your session has ended, and nothing was done: sign in, and do it again.",
+	"silent": "The OpenID Connect provider does not answer. Users of RabbitMQ's and tokens can sign in; " +
+		"the service's log says more.",
+	"denied":    "The OpenID Connect provider did not sign you in; the service's log says why.",
+	"elsewhere": "That sign-in was not begun in this browser, or more than ten minutes ago. Begin again.",
 }
 
 func (s *server) signIn(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	s.render(w, r, auth.Caller{}, view{template: "signin", title: "Sign in",
-		data: signInData{Next: auth.LocalPath(q.Get("next")), Refused: refusals[q.Get("error")]}})
+		data: signInData{Next: auth.LocalPath(q.Get("next")), Refused: refusals[q.Get("error")],
+			User: auth.TriedUser(r), Provider: s.Guard.ProviderName()}})
+}
+
+func (s *server) startOIDC(w http.ResponseWriter, r *http.Request) {
+	if s.Guard.ProviderName() == "" {
+		s.askToSignIn(w, r)
+		return
+	}
+	s.Guard.StartOIDC(w, r)
+}
+
+// finishOIDC shows who has no role what would give one; the page to sign in shows that to no one else.
+func (s *server) finishOIDC(w http.ResponseWriter, r *http.Request) {
+	if s.Guard.ProviderName() == "" {
+		s.askToSignIn(w, r)
+		return
+	}
+	if none := s.Guard.FinishOIDC(w, r); none != nil {
+		s.noRole(w, r, none)
+	}
+}
+
+func (s *server) noRole(w http.ResponseWriter, r *http.Request, none *auth.NoRoleError) {
+	s.render(w, r, auth.Caller{}, view{template: "signin", title: "No role", status: http.StatusForbidden,
+		data: signInData{NoRole: none}})
 }
 
 func (s *server) askToSignIn(w http.ResponseWriter, r *http.Request) {

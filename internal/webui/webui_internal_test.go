@@ -16,6 +16,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
@@ -264,4 +265,43 @@ func TestTheCommandOfAPlan(t *testing.T) {
 	expect.Equal(t, planCommand(operations.Plan{Verb: actions.Adopt, From: "old queue", Format: "rascal",
 		WorkQueues: []string{"orders", "mail"}}),
 		"redrive adopt 'old queue' --queue orders --queue mail --from rascal --dry-run", "is under the plan")
+}
+
+// The page to sign in shows what is on, and keeps a name that was not right; who has no role sees what would give one.
+func TestTheSignInPage(t *testing.T) {
+	h := func(name string) http.Handler {
+		return Handler(nil, Options{Guard: auth.NewGuard(auth.Config{OIDC: &auth.OIDC{OIDCConfig: auth.OIDCConfig{Name: name}}})})
+	}
+	get := func(h http.Handler, path string, cookie ...*http.Cookie) string {
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", path, nil)
+		for _, c := range cookie {
+			r.AddCookie(c)
+		}
+		h.ServeHTTP(w, r)
+		return w.Body.String()
+	}
+	is := get(h("<b>Example"), "/signin?next=/messages%3Fq%3Dx&error=silent")
+	for _, want := range []string{`href="/signin/oidc/start?next=%2fmessages%3fq%3dx">Sign in with &lt;b&gt;Example</a>`, "provider does not answer", `name="password"`, `name="token"`} {
+		if !strings.Contains(is, want) {
+			t.Errorf("no %s: %s", want, is)
+		}
+	}
+	for _, h := range []http.Handler{h(""), Handler(nil, Options{})} {
+		if is := get(h, "/signin"); strings.Contains(is, "oidc") || !strings.Contains(is, `value="" autofocus`) {
+			t.Errorf("without a provider: %s", is)
+		}
+		if is := get(h, auth.OIDCPath) + get(h, auth.OIDCStartPath); strings.Count(is, "/signin?next=") != 2 {
+			t.Errorf("without a provider its answer leads to %s", is)
+		}
+	}
+	if is := get(h(""), "/signin", &http.Cookie{Name: "redrive-tried", Value: "YW5uIj4"}); !strings.Contains(is, `value="ann&#34;&gt;">`) || !strings.Contains(is, `type="password" autocomplete="current-password" required autofocus`) {
+		t.Errorf("the name is not kept: %s", is)
+	}
+	s := &server{Options: Options{VHosts: func() []VHost { return nil }, Conditions: func(auth.Caller) []condition.Condition { return nil }}}
+	s.pages = s.parse()
+	w := httptest.NewRecorder()
+	s.noRole(w, httptest.NewRequest("GET", auth.OIDCPath, nil), &auth.NoRoleError{Name: "oidc:<ann>", Groups: []string{"on-call", "<b>"}})
+	if is := w.Body.String(); w.Code != 403 || !strings.Contains(is, "as oidc:&lt;ann&gt;,") || !strings.Contains(is, "<b>on-call</b>, <b>&lt;b&gt;</b>.\nAsk whoever runs this service") || strings.Contains(is, `method="post"`) {
+		t.Errorf("%d %s", w.Code, is)
+	}
 }

@@ -499,14 +499,14 @@ var places = map[string][]string{
 	"GET /health":             {"/health"},
 	"GET /help":               {"/help"},
 	"GET /":                   {"/nowhere"},
-	"GET /signin":             {"/signin", "/signin?error=refused", "/signin?error=expired"},
+	"GET /signin":             {"/signin", "/signin?error=refused", "/signin?error=expired", "/signin?error=silent"},
 }
 
 // parts have no page of their own, or one that a form is answered with: TestEachPageIsForEverybody fills
 // in two of them, the others lead to pages that have a place.
 var parts = strings.Fields(`POST/messages/act POST/messages/{id}/edit POST/messages/plan POST/groups/{id}/note POST/groups/{id}/state POST/queues/pause
 	POST/queues/breaker POST/queues/resume POST/follow POST/operations/{id}/{order} POST/plans/{id}/start GET/messages/new GET/messages/count
-	GET/messages/check GET/messages/{id}/body GET/messages/export GET/assets/{version}/{name}`)
+	GET/messages/check GET/messages/{id}/body GET/signin/oidc GET/signin/oidc/start GET/messages/export GET/assets/{version}/{name}`)
 
 func TestEachRouteHasItsPlace(t *testing.T) {
 	known := map[string]bool{}

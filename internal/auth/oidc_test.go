@@ -1,0 +1,524 @@
+package auth
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/testenv/expect"
+)
+
+const (
+	issuer = "https://login.example.com"
+	client = "redrive"
+)
+
+// fakeProvider is an OpenID Connect provider of one person, without a network.
+type fakeProvider struct {
+	t        *testing.T
+	key      *ecdsa.PrivateKey // signs
+	known    *ecdsa.PrivateKey // is published
+	claims   map[string]any    // in place of those of a right ID token; nil leaves one out
+	userinfo map[string]any
+	down     bool
+	refuses  bool                  // refresh tokens
+	codes    map[string]url.Values // what was asked for, by the code that it gave
+	refresh  string                // the one that is good now
+	during   func()                // while it renews
+	form     bool                  // it takes the client's secret in the form
+	insecure bool                  // its endpoint is not https
+	moved    bool                  // its endpoint leads to another site
+	calls    atomic.Int32
+	renewals atomic.Int32
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	return key
+}
+
+func newProvider(t *testing.T) *fakeProvider {
+	key := newKey(t)
+	return &fakeProvider{t: t, key: key, known: key, codes: map[string]url.Values{}, claims: map[string]any{}, during: func() {}}
+}
+
+func (p *fakeProvider) RoundTrip(r *http.Request) (*http.Response, error) {
+	if p.calls.Add(1); r.URL.Host != "login.example.com" {
+		p.t.Errorf("the service calls %s", r.URL)
+	}
+	if p.down {
+		return nil, errors.New("connection refused")
+	}
+	w := httptest.NewRecorder()
+	w.Header().Set("Content-Type", "application/json")
+	say := func(v any) { must(p.t, json.NewEncoder(w).Encode(v)) }
+	switch r.URL.Path {
+	case "/.well-known/openid-configuration":
+		found := map[string]any{"issuer": issuer, "authorization_endpoint": issuer + "/authorize", "token_endpoint": issuer + "/token",
+			"jwks_uri": issuer + "/keys", "id_token_signing_alg_values_supported": []string{"ES256", "none", "HS256"}}
+		if p.form {
+			found["token_endpoint_auth_methods_supported"] = []string{"client_secret_basic", "client_secret_post"}
+		}
+		if p.insecure {
+			found["token_endpoint"] = "http://login.example.com/token"
+		}
+		if p.userinfo != nil {
+			found["userinfo_endpoint"] = issuer + "/userinfo"
+		}
+		say(found)
+	case "/keys":
+		say(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &p.known.PublicKey, KeyID: "k", Algorithm: "ES256", Use: "sig"}}})
+	case "/userinfo":
+		say(p.userinfo)
+	case "/token":
+		if p.moved {
+			http.Redirect(w, r, "https://evil.example/token", http.StatusTemporaryRedirect)
+			break
+		}
+		must(p.t, r.ParseForm())
+		id, secret, _ := r.BasicAuth()
+		if p.form {
+			id, secret = r.PostForm.Get("client_id"), r.PostForm.Get("client_secret")
+		}
+		asked, ok := p.codes[r.PostForm.Get("code")]
+		delete(p.codes, r.PostForm.Get("code"))
+		sum := sha256.Sum256([]byte(r.PostForm.Get("code_verifier")))
+		switch {
+		case id != client || secret != "s3cret":
+			ok = false
+		case r.PostForm.Get("grant_type") == "refresh_token":
+			p.renewals.Add(1)
+			p.during()
+			ok = !p.refuses && r.PostForm.Get("refresh_token") == p.refresh
+		case asked.Get("redirect_uri") != r.PostForm.Get("redirect_uri") || asked.Get("code_challenge_method") != "S256" ||
+			asked.Get("code_challenge") != base64.RawURLEncoding.EncodeToString(sum[:]):
+			ok = false
+		}
+		if !ok {
+			w.WriteHeader(400)
+			say(map[string]any{"error": "invalid_grant", "error_description": "no <b>" + secret})
+			break
+		}
+		p.refresh = rand.Text()
+		if err := r.Context().Err(); err != nil { // the answer is lost
+			return nil, err
+		}
+		say(map[string]any{"access_token": "a", "token_type": "Bearer", "refresh_token": p.refresh, "expires_in": 300, "id_token": p.token(asked.Get("nonce"))})
+	default:
+		w.WriteHeader(404)
+	}
+	answer := w.Result()
+	answer.Request = r
+	return answer, nil
+}
+
+func (p *fakeProvider) token(nonce string) string {
+	claims := map[string]any{"iss": issuer, "aud": client, "sub": "42", "exp": time.Now().Add(5 * time.Minute).Unix(), "iat": time.Now().Unix(),
+		"nonce": nonce, "email": "ann@example.com", "email_verified": true, "groups": []string{"staff", "on-call"}}
+	maps.Copy(claims, p.claims)
+	maps.DeleteFunc(claims, func(_ string, v any) bool { return v == nil })
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: p.key, KeyID: "k"}}, nil)
+	must(p.t, err)
+	text, err := json.Marshal(claims)
+	must(p.t, err)
+	signed, err := signer.Sign(text)
+	must(p.t, err)
+	compact, err := signed.CompactSerialize()
+	must(p.t, err)
+	return compact
+}
+
+// answer is what the provider sends a browser back with that StartOIDC has sent there.
+func (p *fakeProvider) answer(to string) string {
+	u, err := url.Parse(to)
+	must(p.t, err)
+	code := rand.Text()
+	p.codes[code] = u.Query()
+	return OIDCPath + "?" + url.Values{"code": {code}, "state": {u.Query().Get("state")}}.Encode()
+}
+
+// browser keeps cookies.
+type browser struct {
+	h    http.Handler
+	kept map[string]*http.Cookie
+}
+
+func newBrowser(h http.Handler) *browser { return &browser{h, map[string]*http.Cookie{}} }
+
+func (b *browser) get(path string, change ...func(*http.Request)) *httptest.ResponseRecorder {
+	w := request(b.h, "GET", path, append(change, func(r *http.Request) {
+		for _, c := range b.kept {
+			r.AddCookie(c)
+		}
+	})...)
+	for _, c := range w.Result().Cookies() {
+		if b.kept[c.Name] = c; c.MaxAge < 0 {
+			delete(b.kept, c.Name)
+		}
+	}
+	return w
+}
+
+func (b *browser) start(p *fakeProvider) (answer string) {
+	return p.answer(b.get(OIDCStartPath + "?next=/messages%3Fq%3Dx").Header().Get("Location"))
+}
+
+// provided is a service where people sign in at the provider.
+func provided(t *testing.T, p *fakeProvider, c Config) (*Guard, http.Handler) {
+	t.Helper()
+	secret := filepath.Join(t.TempDir(), "secret")
+	must(t, os.WriteFile(secret, []byte("s3cret\n"), 0o600))
+	o := DefaultOIDC()
+	o.Issuer, o.ClientID, o.SecretFile, o.Name, o.Contact = issuer, client, secret, "Example", "ops@example.com"
+	o.Groups = map[string]Grant{"on-call": {Operator, []string{"orders.*"}}, "readers": {Role: Viewer}}
+	c.OIDC = newOIDC(o, "https://redrive.example.com/", p)
+	g, _, _ := guarded(t, c)
+	mux := http.NewServeMux()
+	mux.Handle("/", says)
+	mux.HandleFunc("POST "+SignInPath, g.SignIn)
+	mux.HandleFunc("POST "+SignOutPath, g.SignOut)
+	mux.HandleFunc("GET "+OIDCStartPath, g.StartOIDC)
+	mux.HandleFunc("GET "+OIDCPath, func(w http.ResponseWriter, r *http.Request) {
+		if none := g.FinishOIDC(w, r); none != nil {
+			w.WriteHeader(403)
+			fmt.Fprint(w, none.Name, none.Groups, none.Contact)
+		}
+	})
+	return g, g.Handler(mux)
+}
+
+func TestPeopleSignInWithOpenIDConnect(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		p := newProvider(t)
+		p.form = secure
+		g, h := provided(t, p, Config{Secure: secure})
+		b := newBrowser(h)
+		w := b.get(OIDCStartPath + "?next=/messages%3Fq%3Dx")
+		to, err := url.Parse(w.Header().Get("Location"))
+		must(t, err)
+		q := to.Query()
+		if w.Code != 303 || !strings.HasPrefix(to.String(), issuer+"/authorize?") || q.Get("scope") != "openid profile email" ||
+			q.Get("redirect_uri") != "https://redrive.example.com/signin/oidc" || len(q.Get("state")) < 20 || len(q.Get("nonce")) < 20 {
+			t.Errorf("%d %s", w.Code, to)
+		}
+		if c := w.Result().Cookies()[0]; !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Secure != secure || c.Path != "/" ||
+			c.MaxAge != 600 || strings.HasPrefix(c.Name, "__Host-") != secure || strings.Contains(to.String(), c.Value) {
+			t.Errorf("the cookie is %+v", c)
+		}
+		expect.Equal(t, b.get("/").Code, 401, "before the provider's answer")
+		w = b.get(p.answer(to.String()), header("Sec-Fetch-Site", "cross-site"), header("Sec-Fetch-Dest", "document"))
+		if w.Code != 303 || w.Header().Get("Location") != "/messages?q=x" {
+			t.Fatalf("%d %v", w.Code, w.Header())
+		}
+		if w := b.get("/"); w.Code != 200 || w.Body.String() != "oidc:ann@example.com oidc operator page 127.0.0.1 false" {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		s := session{}
+		for _, v := range g.Config.Sessions.(shelf) {
+			_ = json.Unmarshal(v, &s)
+			if strings.Contains(string(v), p.refresh) {
+				t.Error("the store has the refresh token")
+			}
+		}
+		if !slices.Equal(s.Caller.Queues, []string{"orders.*"}) || len(b.kept) != 1 {
+			t.Errorf("%+v, with the cookies %v", s, b.kept)
+		}
+	}
+}
+
+// nobody fails unless an answer of the provider's lets nobody in, and says why.
+func nobody(t *testing.T, what string, b *browser, answer, why string) {
+	t.Helper()
+	w := b.get(answer)
+	to, err := url.Parse(w.Header().Get("Location"))
+	if err != nil || w.Code != 303 || to.Path != SignInPath || to.Query().Get("error") != why {
+		t.Errorf("%s: %d %s", what, w.Code, to)
+	}
+	expect.Equal(t, b.get("/").Code, 401, "%s lets somebody in", what)
+}
+
+func TestAWrongAnswerLetsNobodyIn(t *testing.T) {
+	for what, change := range map[string]func(p *fakeProvider){
+		"another audience":     func(p *fakeProvider) { p.claims["aud"] = "shop" },
+		"another party":        func(p *fakeProvider) { p.claims["azp"] = "shop" },
+		"audiences, no party":  func(p *fakeProvider) { p.claims["aud"] = []string{"shop", client} },
+		"another issuer":       func(p *fakeProvider) { p.claims["iss"] = "https://evil.example" },
+		"another nonce":        func(p *fakeProvider) { p.claims["nonce"] = rand.Text() },
+		"no nonce":             func(p *fakeProvider) { p.claims["nonce"] = nil },
+		"another key":          func(p *fakeProvider) { p.key = newKey(p.t) },
+		"expired":              func(p *fakeProvider) { p.claims["exp"] = time.Now().Add(-time.Minute - time.Second).Unix() },
+		"no end":               func(p *fakeProvider) { p.claims["exp"] = nil },
+		"no subject":           func(p *fakeProvider) { p.claims["sub"] = nil },
+		"a subject with lines": func(p *fakeProvider) { p.claims["sub"] = "4\n2" },
+		"another's userinfo": func(p *fakeProvider) {
+			p.claims["groups"] = nil
+			p.userinfo = map[string]any{"sub": "43", "groups": []string{"on-call"}}
+		},
+	} {
+		p := newProvider(t)
+		change(p)
+		_, h := provided(t, p, Config{})
+		b := newBrowser(h)
+		nobody(t, what, b, b.start(p), "denied")
+	}
+	p := newProvider(t)
+	p.claims["exp"] = time.Now().Add(-50 * time.Second).Unix()
+	_, h := provided(t, p, Config{})
+	b := newBrowser(h)
+	expect.Equal(t, b.get(b.start(p)).Header().Get("Location"), "/messages?q=x", "a clock that is 50 s late")
+	newer := newKey(t)
+	p.key, p.known = newer, newer
+	b = newBrowser(h)
+	expect.Equal(t, b.get(b.start(p)).Header().Get("Location"), "/messages?q=x", "the provider has a new key")
+}
+
+func TestAnAnswerIsGoodOnceAndForItsBrowser(t *testing.T) {
+	p := newProvider(t)
+	_, h := provided(t, p, Config{})
+	b, other := newBrowser(h), newBrowser(h)
+	answer := b.start(p)
+	nobody(t, "a browser that began nothing", newBrowser(h), answer, "elsewhere")
+	other.start(p)
+	nobody(t, "a browser that began another", other, answer, "elsewhere")
+	began := maps.Clone(b.kept)
+	expect.Equal(t, b.get(answer).Header().Get("Location"), "/messages?q=x", "the browser that began it")
+	b.get("/", func(r *http.Request) { r.Method, r.URL.Path = "POST", SignOutPath })
+	nobody(t, "the same answer again", b, answer, "elsewhere")
+	b.kept = began
+	nobody(t, "the same answer and cookie again", b, answer, "denied")
+	begin := func(change func(f *flow)) string {
+		b = newBrowser(h)
+		answer := b.start(p)
+		var f flow
+		c := b.kept["redrive-oidc"]
+		must(t, json.Unmarshal([]byte(decoded(t, c.Value)), &f))
+		change(&f)
+		value, err := json.Marshal(f)
+		must(t, err)
+		c.Value = base64.RawURLEncoding.EncodeToString(value)
+		return answer
+	}
+	answer = begin(func(f *flow) { f.Base = "/v/shop" })
+	nobody(t, "the cookie of another virtual host's page", b, answer, "elsewhere")
+	answer = begin(func(f *flow) { f.Verifier = rand.Text() })
+	nobody(t, "another verifier", b, answer, "denied")
+	answer = begin(func(*flow) {})
+	nobody(t, "another issuer's answer", b, answer+"&iss=https%3A%2F%2Fevil.example", "denied")
+	answer = begin(func(f *flow) { f.Next = "//evil.example" })
+	expect.Equal(t, b.get(answer).Header().Get("Location"), "/", "a cookie that leads elsewhere")
+	b.get(OIDCStartPath + "?next=/" + strings.Repeat("x", maxFlowNext))
+	expect.Equal(t, len(b.kept["redrive-oidc"].Value) < 1000, true, "the cookie is short enough for browsers")
+}
+
+// The client's secret goes to the provider's endpoints alone.
+func TestTheSecretGoesToTheProviderAlone(t *testing.T) {
+	p := newProvider(t)
+	g, h := provided(t, p, Config{})
+	b := newBrowser(h)
+	p.moved = true
+	nobody(t, "an endpoint that has moved", b, b.start(p), "denied")
+	p.moved, p.insecure, g.OIDC.found = false, true, nil
+	expect.Equal(t, b.get(OIDCStartPath).Header().Get("Location"), "/signin?error=silent&next=%2F", "an endpoint without TLS")
+}
+
+func decoded(t *testing.T, s string) string {
+	t.Helper()
+	value, err := base64.RawURLEncoding.DecodeString(s)
+	must(t, err)
+	return string(value)
+}
+
+func TestHostileAnswersLetNobodyIn(t *testing.T) {
+	p := newProvider(t)
+	_, h := provided(t, p, Config{})
+	b := newBrowser(h)
+	state := func() string {
+		u, err := url.Parse(b.start(p))
+		must(t, err)
+		return u.Query().Get("state")
+	}
+	for _, q := range []string{"", "code=x", "state=", "code=&state=", "state=x&code=x", "error=x", "error=%3Cb%3E&state=", "code=x&state=%00", "%zz", "state=x&state=" + rand.Text()} {
+		state()
+		nobody(t, q, b, OIDCPath+"?"+q, "elsewhere")
+	}
+	for _, q := range []string{"&error=access_denied&error_description=%3Cb%3E", "&code=", "&code=x", "&code=" + strings.Repeat("x", 9000), "&iss=https%3A%2F%2Fevil.example&code=x", ""} {
+		nobody(t, q, b, OIDCPath+"?state="+state()+q, "denied")
+	}
+	for _, cookie := range []string{"x", "e30", base64.RawURLEncoding.EncodeToString([]byte(`{"State":"","Nonce":"x","Verifier":"x"}`))} {
+		b.kept = map[string]*http.Cookie{"redrive-oidc": {Name: "redrive-oidc", Value: cookie}}
+		nobody(t, cookie, b, OIDCPath+"?code=x", "elsewhere")
+	}
+	for i := 0; ; i++ { // the log is not filled
+		w := b.get(OIDCPath + "?code=x")
+		if strings.HasSuffix(w.Header().Get("Location"), "error=slow&next=%2F") {
+			break
+		}
+		if i > 40 {
+			t.Fatal("any number of failures is checked")
+		}
+	}
+	if w := request(h, "GET", OIDCStartPath+"?next=//evil.example", peerAt("192.0.2.1:1")); strings.Contains(decoded(t, w.Result().Cookies()[0].Value), "evil") {
+		t.Error("a link chooses where people land")
+	}
+	expect.Equal(t, request(h, "GET", OIDCStartPath, header("Sec-Fetch-Site", "cross-site"), header("Sec-Fetch-Dest", "image")).Code, 403, "an image of another site begins one")
+}
+
+func TestRolesOfGroups(t *testing.T) {
+	for what, c := range map[string]struct {
+		claims, userinfo map[string]any
+		want             string
+	}{
+		"the highest":     {map[string]any{"groups": []string{"readers", "on-call"}}, nil, "oidc:ann@example.com oidc operator"},
+		"one, as a text":  {map[string]any{"groups": "readers"}, nil, "oidc:ann@example.com oidc viewer"},
+		"of userinfo":     {map[string]any{"groups": nil}, map[string]any{"sub": "42", "email": "eve@example.com", "groups": []string{"readers"}}, "oidc:ann@example.com oidc viewer"},
+		"an email of any": {map[string]any{"email_verified": nil}, nil, "oidc:ann@example.com (42) oidc operator"},
+		"a chosen name":   {map[string]any{"email": nil, "preferred_username": "bob"}, nil, "oidc:bob (42) oidc operator"},
+		"no name":         {map[string]any{"email": nil}, nil, "oidc:42 oidc operator"},
+		"a hostile name":  {map[string]any{"email": "a\u202eb@example.com"}, nil, "oidc:42 oidc operator"},
+	} {
+		p := newProvider(t)
+		p.userinfo = c.userinfo
+		maps.Copy(p.claims, c.claims)
+		_, h := provided(t, p, Config{})
+		b := newBrowser(h)
+		b.get(b.start(p))
+		if w := b.get("/"); !strings.HasPrefix(w.Body.String(), c.want+" ") {
+			t.Errorf("%s: %s, want %s", what, w.Body, c.want)
+		}
+	}
+	for _, groups := range []any{nil, []string{}, []string{"staff", "On-call", "on-call*"}, 7, map[string]any{"on-call": true}} {
+		p := newProvider(t)
+		p.claims["groups"] = groups
+		_, h := provided(t, p, Config{})
+		b := newBrowser(h)
+		if w := b.get(b.start(p)); w.Code != 403 || w.Body.String() != "oidc:ann@example.com[on-call readers]ops@example.com" || len(b.kept) != 0 {
+			t.Errorf("in the groups %v: %d %s %v", groups, w.Code, w.Body, b.kept)
+		}
+		expect.Equal(t, b.get("/").Code, 401, "in the groups %v", groups)
+	}
+}
+
+// A session goes on as long as the provider says so, with the role of now.
+func TestSessionsAreRenewed(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(p *fakeProvider)
+		after  time.Duration
+		want   string // who calls then; "": nobody
+	}{
+		"nothing changed":        {func(*fakeProvider) {}, renewEvery, "operator"},
+		"another role":           {func(p *fakeProvider) { p.claims["groups"] = "readers" }, renewEvery, "viewer"},
+		"another role, too soon": {func(p *fakeProvider) { p.claims["groups"] = "readers" }, renewEvery - time.Second, "operator"},
+		"no role":                {func(p *fakeProvider) { p.claims["groups"] = "staff" }, renewEvery, ""},
+		"the provider says no":   {func(p *fakeProvider) { p.refuses = true }, renewEvery, ""},
+		"another person":         {func(p *fakeProvider) { p.claims["sub"] = "43" }, renewEvery, ""},
+		"another audience":       {func(p *fakeProvider) { p.claims["aud"] = "shop" }, renewEvery, ""},
+		"the provider is down":   {func(p *fakeProvider) { p.down = true }, renewEvery, "operator"},
+		"down for an hour":       {func(p *fakeProvider) { p.down = true }, renewGrace, ""},
+		"after a day":            {func(*fakeProvider) {}, sessionLasts, ""},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newProvider(t)
+			_, h := provided(t, p, Config{})
+			b := newBrowser(h)
+			b.get(b.start(p))
+			expect.Equal(t, b.get("/").Code, 200, "%s: before", what)
+			c.change(p)
+			time.Sleep(c.after)
+			w := b.get("/")
+			if who := strings.Fields(w.Body.String()); c.want == "" && w.Code != 401 || c.want != "" && (w.Code != 200 || who[2] != c.want) {
+				t.Errorf("%s: %d %s", what, w.Code, w.Body)
+			}
+			n := p.calls.Load()
+			b.get("/")
+			expect.Equal(t, p.calls.Load(), n, "%s: the provider is asked again at once", what)
+			if p.down, p.refuses = false, false; c.want == "" {
+				expect.Equal(t, b.get("/").Code, 401, "%s: the session is there again", what)
+			}
+		})
+	}
+}
+
+// A refresh token is used once, also by requests at once, of which the first may go away.
+func TestRequestsAtOnceRenewOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProvider(t)
+		p.during = func() { time.Sleep(time.Second) }
+		g, h := provided(t, p, Config{})
+		b := newBrowser(h)
+		b.get(b.start(p))
+		id := b.kept["redrive"].Value
+		for range 3 {
+			time.Sleep(renewEvery)
+			old, _, err := g.sessions.get(t.Context(), id)
+			must(t, err)
+			n := p.renewals.Load()
+			ctx, leave := context.WithCancel(t.Context())
+			for range 4 {
+				go func() {
+					if c, err := g.renewed(ctx, id, old); err != nil || c.Role != Operator {
+						t.Errorf("%+v, %v", c, err)
+					}
+				}()
+				synctest.Wait()
+			}
+			leave()
+			time.Sleep(2 * time.Second)
+			_, err = g.renewed(t.Context(), id, old) // which has read it before that
+			must(t, err)
+			expect.Equal(t, p.renewals.Load(), n+1, "renewals")
+		}
+		time.Sleep(renewEvery)
+		p.refuses, p.during = true, func() { // another replica is first
+			e, err := renewal{Role: Viewer, Next: time.Now().Add(time.Minute)}.entry(id)
+			must(t, err)
+			must(t, g.sessions.kept.PutEntries(t.Context(), []store.Entry{e}))
+		}
+		if w := b.get("/"); w.Code != 200 || !strings.Contains(w.Body.String(), " viewer ") {
+			t.Errorf("after a renewal at another replica: %d %s", w.Code, w.Body)
+		}
+	})
+}
+
+// Without the provider others sign in.
+func TestAProviderThatIsDownStopsOnlyItsOwn(t *testing.T) {
+	p := newProvider(t)
+	g, h := provided(t, p, Config{})
+	b := newBrowser(h)
+	answer := b.start(p)
+	p.down = true
+	nobody(t, "while it is down", b, answer, "silent")
+	g.OIDC.found = nil
+	if w := b.get(OIDCStartPath + "?next=/x"); w.Header().Get("Location") != "/signin?error=silent&next=%2Fx" {
+		t.Errorf("%d %v", w.Code, w.Header())
+	}
+	secret, _, err := g.Tokens.Create(t.Context(), root, NewToken{Name: "cd", Role: "viewer"})
+	must(t, err)
+	expect.Equal(t, b.get("/", header("Authorization", "Bearer "+secret)).Code, 200, "a token while it is down")
+	p.down = false
+	expect.Equal(t, b.get(b.start(p)).Header().Get("Location"), "/messages?q=x", "when it is back")
+	g.OIDC = nil
+	expect.Equal(t, b.get("/").Code, 401, "with a session of a provider that the config has no more")
+}
