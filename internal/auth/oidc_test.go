@@ -461,6 +461,21 @@ func TestSessionsAreRenewed(t *testing.T) {
 	}
 }
 
+func TestSigningOutEverywhereEndsAllSessionsOfOne(t *testing.T) {
+	p := newProvider(t)
+	_, h := provided(t, p, Config{})
+	b, second, bob := newBrowser(h), newBrowser(h), newBrowser(h)
+	b.get(b.start(p))
+	second.get(second.start(p))
+	p.claims["email"] = "bob@example.com"
+	bob.get(bob.start(p))
+	everywhere := func(r *http.Request) { r.Method = "POST" }
+	newBrowser(h).get(SignOutPath+"?everywhere=1", everywhere)
+	expect.Equal(t, second.get("/").Code, 200, "after one who is not signed in signs out")
+	expect.Equal(t, b.get(SignOutPath+"?everywhere=1", everywhere).Code, 303, "signing out")
+	expect.Equal(t, [3]int{b.get("/").Code, second.get("/").Code, bob.get("/").Code}, [3]int{401, 401, 200}, "afterwards")
+}
+
 // A refresh token is used once, also by requests at once, of which the first may go away.
 func TestRequestsAtOnceRenewOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -177,9 +177,18 @@ func (g *Guard) redirect(w http.ResponseWriter, r *http.Request, next, why strin
 	http.Redirect(w, r, g.Base+g.SignInPage+"?"+q.Encode(), http.StatusSeeOther)
 }
 
-// SignOut ends the session.
+// SignOut ends the session; with the parameter everywhere, all sessions of its caller.
 func (g *Guard) SignOut(w http.ResponseWriter, r *http.Request) {
-	if err := g.end(r); err != nil { // then it is not: the browser keeps what ends it
+	var err error
+	if r.URL.Query().Has("everywhere") {
+		var c Caller
+		if c, err = g.bySession(r); err == nil {
+			err = g.sessions.stopAll(r.Context(), c.ID())
+		} else if errors.Is(err, ErrSignIn) {
+			err = nil
+		}
+	}
+	if err = errors.Join(err, g.end(r)); err != nil { // then it is not: the browser keeps what ends it
 		g.refuse(w, r, err)
 		return
 	}
@@ -337,6 +346,29 @@ func (s *sessions) use(ctx context.Context, id string, idle time.Time) error {
 
 func (s *sessions) stop(ctx context.Context, id string) error {
 	return s.kept.DeleteEntries(ctx, sessionName(id))
+}
+
+// stopAll ends the sessions of the caller with an ID.
+func (s *sessions) stopAll(ctx context.Context, id string) error {
+	var all []string
+	err := s.kept.Entries(ctx, sessionPrefix, "", func(e store.Entry) (bool, error) {
+		var v session
+		name, is := strings.CutSuffix(e.Name, sessionIs)
+		if !is {
+			return true, nil
+		}
+		if err := v.read(e); err != nil {
+			return false, err
+		}
+		if v.Caller.ID() == id {
+			all = append(all, name)
+		}
+		return true, nil
+	})
+	for _, name := range all {
+		err = errors.Join(err, s.kept.DeleteEntries(ctx, name))
+	}
+	return err
 }
 
 // Forget deletes ended sessions and old sign-ins, every hour until ctx ends. Of several replicas only the

@@ -294,6 +294,10 @@ func TestTheSignInPage(t *testing.T) {
 			t.Errorf("without a provider its answer leads to %s", is)
 		}
 	}
+	for how, want := range map[string]bool{"oidc": true, "local": false} {
+		h := Handler(nil, Options{Caller: func(*http.Request) auth.Caller { return auth.Caller{Name: "ann", How: how, Role: auth.Viewer} }})
+		expect.Equal(t, strings.Contains(get(h, "/help"), `action="/signout?everywhere=1"`), want, "the page Help offers to sign out everywhere, %s", how)
+	}
 	if is := get(h(""), "/signin", &http.Cookie{Name: "redrive-tried", Value: "YW5uIj4"}); !strings.Contains(is, `value="ann&#34;&gt;">`) || !strings.Contains(is, `type="password" autocomplete="current-password" required autofocus`) {
 		t.Errorf("the name is not kept: %s", is)
 	}
