@@ -199,8 +199,8 @@ func (r *reading) late() error {
 type Result struct {
 	Size  int    `json:"size" doc:"Of the raw body, in bytes."`
 	Steps []Step `json:"steps" doc:"What each decoder found, outermost first."`
-	// Format is what the innermost bytes are.
-	Format string `json:"format" enum:"empty,json,text,xml,messagepack,cbor,protobuf,binary"`
+	// Format is what the innermost bytes are; hidden: not for the caller to know.
+	Format string `json:"format" enum:"empty,json,text,xml,messagepack,cbor,protobuf,binary,hidden"`
 	// Text is the innermost content for people: indented JSON for json, messagepack,
 	// cbor and protobuf; else the text. It is valid UTF-8, with invalid bytes shown
 	// as \xHH, and at most the limit long. Empty for binary.
@@ -212,6 +212,7 @@ type Result struct {
 	// Schema is the Protobuf message type that was used, and which rule chose it;
 	// empty for a view without one.
 	Schema string `json:"schema,omitempty"`
+	Masked string `json:"masked,omitempty" doc:"Why not all of it is shown to you."`
 	// Value is the innermost content as Go values for queries: map[string]any, []any,
 	// string, bool, nil, json.Number (exact). nil where there is no structure.
 	Value any `json:"-"`
