@@ -23,6 +23,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
+	"github.com/redrive-mq/redrive/internal/mask"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
@@ -544,4 +545,43 @@ func (s racing) Change(
 ) (int, error) {
 	s.before()
 	return s.Store.Change(ctx, keys, edit, also)
+}
+
+// Whoever does not see a value can neither change nor move it, and sees it in no difference and no error.
+func TestAnEditOfWhatIsMasked(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		rules := mask.New([]mask.Entry{{Paths: []string{"body..iban", "header.token"}}}, mask.DefaultBodies())
+		d.Inspector.Config.Mask = func() *mask.Rules { return rules }
+		r := editable(`{"iban": "s3cret", "n": 1, "l": [{"iban": "s3cret1"}, {"iban": "s3cret2"}]}`)
+		r.Message.Headers["token"] = "s3cret"
+		d.add(t, r)
+		by, id := inspecttest.Caller(auth.Editor), r.ID.String()
+		text := func(s string) *string { return &s }
+		raw := []byte("{}")
+		for _, e := range []actions.EditRequest{
+			{Body: &raw},
+			{Document: text(`{"iban": "other", "n": 1, "l": [{"iban": "[masked 2]"}, {"iban": "[masked 3]"}]}`)},
+			{Document: text(`{"n": "[masked 1]", "l": [{"iban": "[masked 2]"}, {"iban": "[masked 3]"}]}`)},
+			{Document: text(`{"iban": "[masked 1]", "n": 1`)},
+			{SetHeaders: map[string]string{"token": "other"}},
+			{RemoveHeaders: []string{"token"}},
+		} {
+			e.ID = id
+			_, err := d.Edit(ctx, by, e)
+			if err == nil || strings.Contains(err.Error(), "s3cret") {
+				t.Errorf("%+v: %v", e, err)
+			}
+		}
+		turned := `{"iban": "[masked 1]", "n": 2, "l": [{"iban": "[masked 3]"}, {"iban": "[masked 2]"}]}`
+		done, err := d.Edit(ctx, by, actions.EditRequest{ID: id, Document: text(turned),
+			SetHeaders: map[string]string{"tenant": "other"}})
+		must(t, err)
+		if strings.Contains(fmt.Sprint(done), "s3cret") || done.Bytes != "" || len(done.Fields) != 2 {
+			t.Errorf("%+v", done)
+		}
+		made := d.kept(t, done.New).Message
+		if string(made.Body) != `{"iban": "s3cret", "n": 2, "l": [{"iban": "s3cret2"}, {"iban": "s3cret1"}]}` || made.Headers["token"] != "s3cret" {
+			t.Errorf("%s, %v", made.Body, made.Headers)
+		}
+	})
 }

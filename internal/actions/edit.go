@@ -1,10 +1,13 @@
 package actions
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +22,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/mask"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
@@ -78,7 +82,7 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 		}
 		return Edited{}, fmt.Errorf("%w: message %s is discarded: restore it first", inspect.ErrPrecondition, e.ID)
 	}
-	edited, body, table, err := a.applyEdit(ctx, l.Record, e)
+	edited, body, table, err := a.applyEdit(ctx, l.Record, e, a.Inspect.Masked(by, l.Record))
 	if err != nil || e.DryRun {
 		return edited, err
 	}
@@ -119,13 +123,17 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 	return edited, nil
 }
 
-// applyEdit returns what an edit makes of a record's body and headers, and how they differ.
+// applyEdit returns what an edit makes of a record's body and headers, and how they differ. What is masked for its
+// caller, if anything, stays as it is and is not shown.
 func (a *Actions) applyEdit(
-	ctx context.Context, r *store.Record, e EditRequest,
+	ctx context.Context, r *store.Record, e EditRequest, masked *mask.Of,
 ) (done Edited, body []byte, headers amqp.Table, err error) {
 	if e.Body != nil && e.Document != nil {
 		return done, nil, nil, hint.Errorf("give one", "%w: the body is given both as bytes and as a document",
 			inspect.ErrInvalid)
+	}
+	if err = keepMasked(masked, r.Message.Headers, &e); err != nil {
+		return done, nil, nil, err
 	}
 	if headers, err = editHeaders(r.Message.Headers, e); err != nil {
 		return done, nil, nil, fmt.Errorf("%w: %w", inspect.ErrInvalid, err)
@@ -136,6 +144,10 @@ func (a *Actions) applyEdit(
 	switch {
 	case e.Body != nil:
 		body = *e.Body
+	case e.Document != nil && masked != nil:
+		if body, err = a.encodeMasked(ctx, shown, was, *e.Document, masked); err != nil {
+			return done, nil, nil, err
+		}
 	case e.Document != nil:
 		// The document was shown with the headers as they were: they may choose its
 		// type.
@@ -146,18 +158,73 @@ func (a *Actions) applyEdit(
 	changed := shown
 	changed.Bytes, changed.Headers = body, headers
 	is := a.Inspect.Decoder.Decode(ctx, changed)
+	if masked != nil {
+		if !bytes.Equal(body, shown.Bytes) && (is.Format != was.Format || is.Schema != was.Schema) {
+			return done, nil, nil, fmt.Errorf("%w: %w: the body would be of another kind", auth.ErrForbidden, errMasked)
+		}
+		was, is = masked.Body(was), masked.Body(is)
+	}
 	if e.Document == nil {
 		done.Checks = checks(was, is)
 	}
-	if done.Bytes = bytesDiff(shown.Bytes, body); len(body) == 0 {
+	same := bytes.Equal(shown.Bytes, body)
+	if masked == nil {
+		done.Bytes = bytesDiff(shown.Bytes, body)
+		done.Fields = fieldsDiff(was, is, r.Message.Headers, headers)
+	} else {
+		done.Fields = fieldsDiff(was, is, masked.Headers(r.Message.Headers), masked.Headers(headers))
+	}
+	if len(body) == 0 {
 		body = nil
 	}
-	done.Fields = fieldsDiff(was, is, r.Message.Headers, headers)
-	if done.Bytes == "" && len(done.Fields) == 0 {
+	if same && len(done.Fields) == 0 {
 		return done, nil, nil, fmt.Errorf("%w: the edit changes nothing; to publish the message unchanged, replay it",
 			inspect.ErrInvalid)
 	}
 	return done, body, headers, nil
+}
+
+var errMasked = errors.New("it is masked for you")
+
+// keepMasked refuses an edit of what its caller does not see.
+func keepMasked(masked *mask.Of, headers amqp.Table, e *EditRequest) error {
+	if masked == nil {
+		return nil
+	}
+	if e.Body != nil {
+		return hint.Errorf("edit the document", "%w: the bytes of the body: %w", auth.ErrForbidden, errMasked)
+	}
+	for _, name := range slices.Concat(e.RemoveHeaders, slices.Collect(maps.Keys(e.SetHeaders))) {
+		if v, there := headers[name]; there {
+			now := masked.Headers(amqp.Table{name: v})
+			if is, named := now[name]; named && reflect.DeepEqual(is, v) {
+				continue
+			}
+		} else if set := (amqp.Table{name: e.SetHeaders[name]}); reflect.DeepEqual(masked.Headers(set), set) {
+			continue
+		}
+		return fmt.Errorf("%w: header %.100q: %w", auth.ErrForbidden, name, errMasked)
+	}
+	return nil
+}
+
+// encodeMasked makes bytes of an edited document in which values are masked. Its errors quote none of them.
+func (a *Actions) encodeMasked(
+	ctx context.Context, shown decode.Body, was *decode.Result, document string, masked *mask.Of,
+) ([]byte, error) {
+	if masked.Body(was).Text == "" {
+		return nil, fmt.Errorf("%w: the body: %w", auth.ErrForbidden, errMasked)
+	}
+	whole, err := masked.Restore(was.Text, document)
+	if err != nil {
+		return nil, fmt.Errorf("%w: the document: %w", inspect.ErrInvalid, err)
+	}
+	body, _, err := a.Inspect.Decoder.Encode(ctx, shown, whole)
+	if err != nil {
+		return nil, fmt.Errorf("%w: the document cannot be encoded; why is not said, since values of it are masked",
+			inspect.ErrInvalid)
+	}
+	return body, nil
 }
 
 // checks says what the decoder finds otherwise than before.

@@ -339,6 +339,10 @@ func (a *Actions) Export(ctx context.Context, by auth.Caller, text string, w io.
 	if err := a.Permit(by, auth.Viewer, "export", text); err != nil {
 		return 0, err
 	}
+	if err := a.Inspect.Whole(by); err != nil {
+		a.refused(by, "export", text, err)
+		return 0, err
+	}
 	if _, err := query.Parse(text); err != nil {
 		return 0, err
 	}

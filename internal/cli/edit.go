@@ -198,6 +198,8 @@ func editable(ctx context.Context, client httpapi.Client, id string) (text, suff
 	case b.Truncated:
 	case b.Format == "json" || b.Format == "protobuf" && b.Schema != "":
 		return b.Text, ".json", true, nil
+	case b.Masked != "":
+		return "", "", false, exitErrorf(ExitPrecondition, "%s: you can edit its headers", b.Masked)
 	case len(b.Steps) <= 1 && (b.Format == "text" || b.Format == "xml" || b.Format == "empty"):
 		r, err := client.Body(ctx, id)
 		if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/mask"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
 
@@ -30,8 +31,10 @@ type Access struct {
 	OIDC auth.OIDCConfig
 	// OpenMetrics shows the metrics to everybody.
 	OpenMetrics bool
-	Proxies     auth.Proxies
-	TLS         auth.TLSFiles // none: plain HTTP
+	// Bodies are what roles see of messages.
+	Bodies  mask.Bodies
+	Proxies auth.Proxies
+	TLS     auth.TLSFiles // none: plain HTTP
 	// BehindProxy: callers come by a proxy, which does the TLS.
 	BehindProxy bool
 	ReadOnly    bool

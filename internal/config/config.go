@@ -29,6 +29,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/mask"
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/throttle"
@@ -53,6 +54,8 @@ type Config struct {
 	Adopt []Followed
 	// Watch are the queues that are watched otherwise than by default.
 	Watch Watches
+	// Mask is what of messages is masked, for roles that Access.Bodies says.
+	Mask []mask.Entry
 	// Decode are the types of bodies.
 	Decode decode.Options
 	// Notify are the notifications.
@@ -171,7 +174,7 @@ func Default() *Config {
 		Store:    Store{Disk: "./redrive-data", Reserve: 256 << 20, Restorable: 30 * 24 * time.Hour},
 		Listen:   "127.0.0.1:8250",
 		Log:      Log{Format: "text"},
-		Access:   Access{Roles: auth.DefaultGrants(), OIDC: auth.DefaultOIDC()},
+		Access:   Access{Roles: auth.DefaultGrants(), OIDC: auth.DefaultOIDC(), Bodies: mask.DefaultBodies()},
 		Policies: policy.Set{policy.Default()},
 		Notify:   notify.DefaultSettings(),
 
@@ -337,6 +340,10 @@ func Describe(w io.Writer, c *Config) error {
 	}
 	for _, w := range c.Watch {
 		fmt.Fprintf(table, "watch\t%s\t%s\n", strings.Join(w.Queues, " "), w.describe())
+	}
+	for _, m := range c.Mask {
+		fmt.Fprintf(table, "mask\t%s\t%s\n", cmp.Or(strings.Join(m.Queues, " "), "*"),
+			strings.Join(slices.Concat(m.Paths, m.Patterns), ", "))
 	}
 	for _, q := range c.Decode.Protobuf.Queues {
 		fmt.Fprintf(table, "protobuf\t%s\t%s\n", strings.Join(q.Queues, " "), q.Message)

@@ -18,6 +18,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/mask"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/expect"
@@ -217,6 +218,8 @@ func (k key) standard() string {
 		word = strings.ToLower(to.String())
 	case *string:
 		word = *to
+	case *mask.Level:
+		word = to.String()
 	case *int, *float64:
 		word = fmt.Sprint(reflect.ValueOf(to).Elem())
 	case *bool:
@@ -627,7 +630,7 @@ func TestRolesOfGroups(t *testing.T) {
 func TestErrorsOfAccess(t *testing.T) {
 	areRefused(t, []string{"f.yaml:1:"}, []refusal{
 		{"auth:", "auth has no value"},
-		{"auth: on", `f.yaml:1:7: auth is "on"; expected keys: metrics, oidc, proxies, roles`},
+		{"auth: on", `f.yaml:1:7: auth is "on"; expected keys: bodies, metrics, oidc, proxies, roles`},
 		{"auth: {role: {}}", `auth has no key "role" (did you mean "roles"?)`},
 		{"auth: {roles: {}}", "expected tags of RabbitMQ's users with a role each"},
 		{"auth: {roles: [admin]}", "auth.roles is a list; expected tags"},
@@ -636,6 +639,12 @@ func TestErrorsOfAccess(t *testing.T) {
 		{"auth: {roles: {ops: {queues: [a]}}}", "auth.roles.ops names no role"},
 		{"auth: {roles: {ops: {role: viewer, queues: []}}}", "auth.roles.ops.queues is empty"},
 		{"auth: {roles: {ops: {role: viewer, queue: a}}}", `auth.roles.ops has no key "queue" (did you mean "queues"?)`},
+		{"auth: {bodies: {viewer: all}}", `auth.bodies.viewer is "all"; expected hidden, masked or shown`},
+		{"mask: [{}]", "mask[0] masks nothing"},
+		{"mask: [{queues: [a]}]", "mask[0] masks nothing"},
+		{"mask: [{paths: [email]}]", `mask[0].paths: "email" is no path: expected one such as body.customer.email`},
+		{"mask: [{patterns: [card]}]", `mask[0].patterns: "card" is no pattern: expected card_number, email, iban or a`},
+		{"mask: [{patterns: [/x*/]}]", "matches an empty text"},
 		{"auth: {metrics: yes}", `auth.metrics is "yes"; expected open, for everybody, or viewer`},
 		{"auth: {proxies: [10.0.0.0/40]}", `auth.proxies has "10.0.0.0/40"; expected an address or network`},
 		{"tls: off", `f.yaml:1:6: tls is "off"; expected keys`},

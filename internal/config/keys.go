@@ -13,6 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/mask"
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/throttle"
@@ -149,6 +150,12 @@ func (c *Config) keys() key {
 				map[string]bool{"open": true, "viewer": false})),
 			row("proxies", (*[]netip.Prefix)(&a.Proxies), networks),
 			c.oidc(),
+			group("bodies",
+				row("viewer", &a.Bodies[auth.Viewer], level),
+				row("operator", &a.Bodies[auth.Operator], level),
+				row("editor", &a.Bodies[auth.Editor], level),
+				row("admin", &a.Bodies[auth.Admin], level),
+			),
 		).settable().then(func(value) { a.SignIn = true }),
 		row("tls", &a.BehindProxy,
 			choice("keys cert and key, or behind-proxy", map[string]bool{"behind-proxy": true})).or(
@@ -168,6 +175,7 @@ func (c *Config) keys() key {
 		}),
 		row("adopt", &c.Adopt, followed).of(".NAME", follow(&Followed{})),
 		entries("watch", "a list of queues with what is too much", (*[]Watched)(&c.Watch), watched),
+		entries("mask", "a list of what is masked", &c.Mask, masked),
 		group("decode",
 			group("protobuf",
 				row("files", &p.Files, files(`a list of files, such as ["proto/order.proto"]`)),
@@ -297,6 +305,27 @@ func watched(_ int, w *Watched) key {
 		row("ready", &w.Ready, length),
 		row("growing_for", &w.GrowingFor, between(time.Minute, year, "1m to a year")),
 	).need(" names no queues; expected queues: [\"orders.*\"]", "queues")
+}
+
+var level = choice("hidden, masked or shown", mask.Levels)
+
+func masked(_ int, e *mask.Entry) key {
+	checked := func(check func(string) error) kind[string] {
+		return text("a text").and(func(v value, s string) {
+			if err := check(s); err != nil {
+				v.fail(": %w", err)
+			}
+		})
+	}
+	return group("",
+		row("paths", &e.Paths, list(`a list of paths such as ["body.customer.email", "body..iban", "header.token"]`,
+			" is empty; leave the key out", checked(mask.CheckPath))),
+		row("patterns", &e.Patterns, list("a list of "+strings.Join(mask.Patterns(), ", ")+" and /regular expressions/",
+			" is empty; leave the key out", checked(mask.CheckPattern))),
+		row("queues", &e.Queues, queues(" is empty; leave the key out for all queues")),
+		row("types", &e.Types, texts(`a list of message types or patterns, such as ["Order*"]`,
+			" is empty; leave the key out for all types")),
+	).need(" masks nothing; expected paths: [\"body..iban\"], or patterns: [card_number]", "paths", "patterns")
 }
 
 func queueType(_ int, q *decode.QueueType) key {

@@ -3,6 +3,8 @@ package httpapi_test
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,6 +21,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 
 	"github.com/redrive-mq/redrive/internal/actions"
@@ -28,6 +31,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
+	"github.com/redrive-mq/redrive/internal/mask"
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -226,15 +230,19 @@ func newAccess(t testing.TB) *access {
 	return a
 }
 
-func newScene(t testing.TB, who *access, readOnly bool) *scene {
+func newScene(t testing.TB, who *access, readOnly bool, masked ...mask.Entry) *scene {
 	t.Helper()
+	reason, rules := secret, (*mask.Rules)(nil)
+	if masked != nil {
+		reason, rules = "", mask.New(masked, mask.DefaultBodies())
+	}
 	must := func(err error) {
 		t.Helper()
 		must(t, err)
 	}
 	told := &webtest.Told{Others: inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: 1}, Conditions: []condition.Condition{{Kind: condition.Unreachable, Queue: orders, Text: "it does not exist"}}}
 	s := &scene{store: memstore.New(), ids: map[store.State]string{}}
-	s.console = webtest.New(s.store, told, inspect.Config{ReadOnly: readOnly})
+	s.console = webtest.New(s.store, told, inspect.Config{ReadOnly: readOnly, Mask: func() *mask.Rules { return rules }})
 	s.book = s.console.Book
 	s.API = s.console.API(webui.Options{}, auth.Config{Required: true, ReadOnly: readOnly, Tokens: who.tokens})
 	for i, state := range []store.State{store.Waiting, store.Parked, store.Discarded} {
@@ -246,6 +254,14 @@ func newScene(t testing.TB, who *access, readOnly bool) *scene {
 			if queue == orders {
 				s.ids[state] = r.ID.String()
 				r.Error, r.Message.Body = secret, []byte(`{"card":"`+secret+`"}`)
+				if masked != nil {
+					r.Error, r.Message.Body = marked, []byte(`{"card":"`+marked+`"}`)
+					r.Message.Headers = amqp.Table{"token": marked}
+					r.Message.CorrelationID, r.ParkedFor, r.Notes = marked, marked, []string{marked}
+				}
+				if masked != nil && masked[0].Patterns == nil { // errors and properties have no paths
+					r.Error, r.Message.CorrelationID, r.ParkedFor, r.Notes = "down", "", "", nil
+				}
 			}
 			must(s.store.Add(t.Context(), []*store.Record{r}))
 		}
@@ -254,7 +270,7 @@ func newScene(t testing.TB, who *access, readOnly bool) *scene {
 	must(err)
 	s.group = groups.Groups[0].ID
 	for _, id := range []*string{&s.plan, &s.op} {
-		p, err := s.console.Plan(t.Context(), root, operations.PlanRequest{Verb: actions.Replay, Query: "queue:" + orders, Reason: secret})
+		p, err := s.console.Plan(t.Context(), root, operations.PlanRequest{Verb: actions.Replay, Query: "queue:" + orders, Reason: reason})
 		must(err)
 		*id = p.ID
 	}
@@ -454,6 +470,60 @@ func TestWhoMayAskForWhat(t *testing.T) {
 	for route := range rules {
 		if !slices.Contains(newScene(t, who, false).Routes(), route) {
 			t.Errorf("there is a rule for %s, and no such route", route)
+		}
+	}
+}
+
+// marked is in messages, where it is to be masked.
+const marked = "marked value of a person"
+
+// No route shows what is masked, in whatever form, to any role but administrators.
+func TestNoRouteShowsWhatIsMasked(t *testing.T) {
+	who := newAccess(t)
+	forms := []string{marked, hex.EncodeToString([]byte(marked)), fmt.Sprintf("% x", marked)}
+	for i := range 3 { // wherever it is in base64
+		forms = append(forms, base64.StdEncoding.EncodeToString([]byte(marked)[i:])[:8])
+	}
+	for _, masked := range []mask.Entry{
+		{Paths: []string{"body.card", "header.token"}},
+		{Patterns: []string{"/" + marked + "/"}},
+		{Paths: []string{"header.token"}}, // so the body is hidden
+	} {
+		s := newScene(t, who, false, masked)
+		s.EndStreams()
+		shown := s.as(who.secret["admin"], "GET", v1+"/messages/"+s.ids[store.Parked], "", "").Body.String()
+		if strings.Count(shown, marked) < 2 {
+			t.Errorf("not even an administrator sees it: %s", shown)
+		}
+		for _, route := range s.Routes() {
+			r := rules[route]
+			for _, caller := range []string{"viewer", "operator", "editor"} {
+				if r.changes && caller != "viewer" {
+					s = newScene(t, who, false, masked)
+					s.EndStreams()
+				}
+				method, _, _ := strings.Cut(route, " ")
+				target, body := r.ask(s)
+				w := s.as(who.secret[caller], method, target, body, r.kind)
+				refused := strings.HasSuffix(route, "/export") || strings.HasSuffix(route, "/body")
+				if want := r.answer(caller, false); method == "GET" && w.Code != want && (!refused || w.Code != 403) {
+					t.Errorf("%s gives %d to %s, want %d", route, w.Code, caller, want)
+				}
+				text := fmt.Sprint(w.Header()) + w.Body.String()
+				for _, form := range forms {
+					if strings.Contains(text, form) {
+						t.Errorf("%s shows %q to %s, masked by %v: %d %.3000s", route, form, caller, masked, w.Code, text)
+					}
+				}
+			}
+		}
+		for _, query := range []string{"body.card:x*", "header.token:x*", "text:" + marked[7:12], "error:" + marked[7:12],
+			"correlation_id:" + marked[:6] + "*", "why:" + marked[7:12]} {
+			w := s.as(who.secret["viewer"], "GET", v1+"/count?q="+url.QueryEscape(query), "", "")
+			if refused := strings.HasPrefix(query, "header.") && masked.Paths != nil; refused && w.Code != 403 ||
+				w.Code != 403 && !strings.Contains(w.Body.String(), `"count":0`) {
+				t.Errorf("%s, masked by %v: %d %s", query, masked, w.Code, w.Body)
+			}
 		}
 	}
 }

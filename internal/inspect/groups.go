@@ -285,7 +285,14 @@ func (in *Inspector) GroupCount(ctx context.Context, by auth.Caller, id string) 
 
 func (in *Inspector) groupsSeen(ctx context.Context, by auth.Caller) ([]store.GroupCount, error) {
 	all, err := in.Store.Groups(ctx)
-	return slices.DeleteFunc(all, func(g store.GroupCount) bool { return !by.Sees(g.Queue) }), err
+	all = slices.DeleteFunc(all, func(g store.GroupCount) bool { return !by.Sees(g.Queue) })
+	if rules := in.Mask(); !rules.Sees(by.Role) {
+		for i := range all {
+			g := &all[i]
+			g.Pattern, g.Type = rules.Text(g.Queue, g.Pattern), rules.Text(g.Queue, g.Type)
+		}
+	}
+	return all, err
 }
 
 // groupPlace is a group's place in the list: those with the most messages come first, and of
@@ -332,7 +339,7 @@ func (in *Inspector) shownGroup(g *store.GroupCount, set map[string]GroupState) 
 }
 
 // replaced stands in a group's error for parts that differ between failures.
-var replaced = regexp.MustCompile(`<[a-z]+>|#`)
+var replaced = regexp.MustCompile(`<[a-z]+>|#|\[masked\]`)
 
 // ruleOf returns a rule for a group's failures, for the rules of a policy: the error's type, and the longest
 // part of its first line that is always the same.

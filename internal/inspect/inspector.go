@@ -5,6 +5,7 @@
 //	inspector.go  the Inspector and its parts
 //	message.go    messages as they are shown, in lists and in full
 //	search.go     a query answered page by page, also of messages that are no longer kept
+//	masked.go     a message without what its caller's role may not see
 //	columns.go    lists as tables and as CSV
 //	queue.go      queues: what the store counted, and what RabbitMQ says
 //	groups.go, policies.go, auditlog.go: the other lists
@@ -29,6 +30,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/mask"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -99,6 +101,8 @@ type Config struct {
 	Limits func(policy string) string
 	// Holds returns the text of the condition with this kind and queue; "" or nil: it does not hold.
 	Holds func(condition.Condition) string
+	// Mask decides what of messages callers see; nil, as a function and as its result: all.
+	Mask func() *mask.Rules
 	// Decoder reads bodies; nil: without any schema.
 	Decoder *decode.Decoder
 	// Throttle is how the retries of a queue are limited; nil, as a function and as its
@@ -147,6 +151,9 @@ type Inspector struct {
 func New(c Config) *Inspector {
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if c.Mask == nil {
+		c.Mask = func() *mask.Rules { return nil }
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

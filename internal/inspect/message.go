@@ -168,12 +168,12 @@ type Page struct {
 	Looked  int64  `json:"looked" doc:"How many messages were looked at for this page."`
 }
 
-// Shown is a record as a message.
-func (in *Inspector) Shown(l store.Listed) Message {
-	r := l.Record
+// Shown is a record as a message, as its caller sees it.
+func (in *Inspector) Shown(by auth.Caller, l store.Listed) Message {
+	r := in.masked(by, l.Record)
 	m := Message{ID: r.ID.String(), Key: string(l.Key), Queue: r.Queue, State: StateName(r.State), Attempt: r.Failures,
 		Replays: r.Replays, Reason: r.Reason, Error: r.Error,
-		Group: in.Store.GroupOf(r).String(), Policy: r.Policy, Rule: r.Rule, Notify: r.Notify.String(),
+		Group: in.Store.GroupOf(l.Record).String(), Policy: r.Policy, Rule: r.Rule, Notify: r.Notify.String(),
 		FirstFailed: r.FirstFailed, Failed: r.FailedAt,
 		Exchange: r.Message.Exchange, RoutingKey: r.Message.RoutingKey, Type: r.Message.Type,
 		ContentType: r.Message.ContentType,
@@ -210,8 +210,8 @@ func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string) (De
 	if err != nil {
 		return Detail{}, err
 	}
-	r := l.Record
-	d := Detail{Message: in.Shown(l), Properties: []Property{}, Headers: []Header{}}
+	r := in.masked(by, l.Record)
+	d := Detail{Message: in.Shown(by, l), Properties: []Property{}, Headers: []Header{}}
 	pauses, err := Pauses(ctx, in.Store)
 	if err != nil {
 		return Detail{}, err
@@ -223,16 +223,21 @@ func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string) (De
 		}
 	}
 	for _, o := range others {
-		d.SameID = append(d.SameID, in.Shown(o))
+		d.SameID = append(d.SameID, in.Shown(by, o))
 	}
 	past, err := in.Store.PastFailures(ctx, r.ID)
 	if err != nil {
 		return Detail{}, err
 	}
+	if rules := in.Mask(); !rules.Sees(by.Role) {
+		for i := range past {
+			past[i].Error = rules.Text(past[i].Queue, past[i].Error)
+		}
+	}
 	d.Timeline = in.timeline(r, past)
 	if r.State != query.Retried {
 		d.Properties, d.Headers = properties(&r.Message), headersOf(r)
-		d.Body = in.decoded(ctx, &l)()
+		d.Body = in.decodedFor(ctx, by, &l)()
 	}
 	return d, nil
 }
@@ -274,9 +279,13 @@ func (in *Inspector) heldBy(
 	return all, err
 }
 
-// Body is a message's body as it is, without an envelope that a framework put around it.
+// Body is a message's body as it is, without an envelope that a framework put around it. It is only for those who
+// see bodies whole.
 func (in *Inspector) Body(ctx context.Context, by auth.Caller, id string) ([]byte, error) {
 	l, _, err := in.messageNamed(ctx, by, id)
+	if err == nil {
+		err = in.Whole(by)
+	}
 	if err != nil {
 		return nil, err
 	}

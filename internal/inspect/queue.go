@@ -173,7 +173,7 @@ func (in *Inspector) Queue(ctx context.Context, by auth.Caller, name string) (d 
 	d.Groups, d.GroupCount = groups.Groups, groups.Total
 	err = in.Store.Scan(ctx, store.Range{State: store.Waiting, Queues: []string{name}},
 		func(l store.Listed) (bool, error) {
-			m := in.Shown(l)
+			m := in.Shown(by, l)
 			m.Paused = d.Pause != nil
 			d.Next = append(d.Next, m)
 			return len(d.Next) < maxNext, nil

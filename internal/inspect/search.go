@@ -15,6 +15,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -84,7 +85,11 @@ func (in *Inspector) parse(by auth.Caller, text string) (*query.Query, error) {
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return nil, err
 	}
-	return query.Parse(text)
+	q, err := query.Parse(text)
+	if err == nil {
+		err = in.refuse(by, q)
+	}
+	return q, err
 }
 
 // search is one page in the making.
@@ -101,7 +106,7 @@ type search struct {
 func (s *search) full() bool { return len(s.page.Messages) >= s.limit }
 
 func (s *search) add(l store.Listed) {
-	m := s.Shown(l)
+	m := s.Shown(s.by, l)
 	if s.columns != nil {
 		m.Columns = map[string]string{}
 		s.fill(m, &l, nil)
@@ -113,9 +118,12 @@ func (s *search) add(l store.Listed) {
 
 // fill fills in the columns that show parts of the body, or the others.
 func (s *search) fill(m Message, l *store.Listed, decoded func() *decode.Result) {
+	shown := *l
+	shown.Record = s.masked(s.by, l.Record)
+	group := func(*store.Record) errorgroup.ID { return s.Store.GroupOf(l.Record) }
 	for _, c := range s.columns {
 		if c.NeedsBody() == (decoded != nil) {
-			m.Columns[c.Name] = c.Of(l, s.Store.GroupOf, decoded)
+			m.Columns[c.Name] = c.Of(&shown, group, decoded)
 		}
 	}
 }
@@ -143,7 +151,7 @@ func (s *search) decodeColumns(ctx context.Context) error {
 		} else if err != nil {
 			return err
 		}
-		s.fill(m, &l, sync.OnceValue(s.decoded(ctx, &l)))
+		s.fill(m, &l, sync.OnceValue(s.decodedFor(ctx, s.by, &l)))
 	}
 	return nil
 }
@@ -178,7 +186,7 @@ func (s *search) kept(ctx context.Context, after string) error {
 			s.page.After = place.String()
 			return false, nil
 		}
-		match := n.Match(&l, s.decoded(ctx, &l))
+		match := s.match(ctx, s.by, n, &l)
 		if s.full() {
 			if ahead++; match || ahead == lookAhead {
 				s.page.After = place.String()
@@ -337,7 +345,7 @@ func (in *Inspector) Find(
 	r := n.Range
 	r.Upto, r.Body = &upto, q.NeedsBody()
 	return in.scan(ctx, by, q, r, func(l store.Listed) (bool, error) {
-		if !n.Match(&l, in.decoded(ctx, &l)) {
+		if !in.match(ctx, by, n, &l) {
 			return true, nil
 		}
 		return visit(l)
@@ -356,12 +364,16 @@ const (
 
 // FindWithBodies visits every message that a query finds, with its body, as Find does. It reads a
 // few at a time, so that a slow visit keeps the store from nothing; a message that changes
-// meanwhile is visited at most once. Each LargeBody is read after hold, and until its release.
+// meanwhile is visited at most once. Each LargeBody is read after hold, and until its release. It refuses who does
+// not see bodies whole.
 func (in *Inspector) FindWithBodies(
 	ctx context.Context, by auth.Caller, text string, hold func() (release func(), err error),
 	visit func(store.Listed) error,
 ) error {
 	q, err := in.parse(by, text)
+	if err == nil {
+		err = in.Whole(by)
+	}
 	if err != nil {
 		return err
 	}
@@ -388,7 +400,7 @@ func (in *Inspector) FindWithBodies(
 		err = in.scan(ctx, by, q, r, func(l store.Listed) (bool, error) {
 			r.After = l.Cursor
 			_, seq, _ := l.Key.Parts()
-			if bit := uint64(1) << (seq % 64); visited[seq/64]&bit == 0 && n.Match(&l, in.decoded(ctx, &l)) {
+			if bit := uint64(1) << (seq % 64); visited[seq/64]&bit == 0 && in.match(ctx, by, n, &l) {
 				visited[seq/64] |= bit
 				if l.BodySize > LargeBody {
 					l.Record.Message.Body = nil
@@ -538,7 +550,7 @@ func (in *Inspector) countEach(ctx context.Context, by auth.Caller, q *query.Que
 			return false, nil
 		}
 		looked++
-		if narrowed.Match(&l, in.decoded(ctx, &l)) {
+		if in.match(ctx, by, narrowed, &l) {
 			n++
 		}
 		return true, nil
@@ -569,7 +581,7 @@ func (s *search) searchIDs(ctx context.Context, ids []uuid.UUID) error {
 	}
 	slices.SortStableFunc(kept, func(a, b store.Listed) int { return b.Record.Due.Compare(a.Record.Due) })
 	for _, l := range kept {
-		if !s.full() && n.Match(&l, s.decoded(ctx, &l)) {
+		if !s.full() && s.match(ctx, s.by, n, &l) {
 			s.add(l)
 		}
 	}
@@ -630,7 +642,7 @@ func (in *Inspector) eachRetried(
 			}
 		}
 		l := recordOf(p)
-		if p.Ending != store.EndedRetried || !by.Sees(p.Queue) || !n.Match(&l, withoutBody) {
+		if p.Ending != store.EndedRetried || !by.Sees(p.Queue) || !in.match(ctx, by, n, &l) {
 			return true, nil
 		}
 		if again, err := in.Store.Find(ctx, p.ID); err != nil || len(again) > 0 {
@@ -639,8 +651,6 @@ func (in *Inspector) eachRetried(
 		return visit(l, place), nil
 	})
 }
-
-func withoutBody() *decode.Result { return &decode.Result{} }
 
 // recordOf is a past failure as a record without a body, in a state that no record has.
 func recordOf(p store.PastFailure) store.Listed {

@@ -37,9 +37,21 @@ const (
 // Levels are the levels' names in a config.
 var Levels = map[string]Level{"hidden": NoBody, "masked": Masked, "shown": All}
 
-// DefaultBodies are the levels of roles that a config does not name.
-func DefaultBodies() map[auth.Role]Level {
-	return map[auth.Role]Level{auth.Viewer: Masked, auth.Operator: Masked, auth.Editor: Masked, auth.Admin: All}
+func (l Level) String() string {
+	for name, is := range Levels {
+		if is == l {
+			return name
+		}
+	}
+	return ""
+}
+
+// Bodies are the levels of all roles.
+type Bodies [auth.Admin + 1]Level
+
+// DefaultBodies are those that a config does not change.
+func DefaultBodies() Bodies {
+	return Bodies{auth.Viewer: Masked, auth.Operator: Masked, auth.Editor: Masked, auth.Admin: All}
 }
 
 // Entry is an entry of a config's mask.
@@ -53,7 +65,7 @@ type Entry struct {
 // Rules decide what is masked for whom. Nil masks nothing. They are immutable.
 type Rules struct {
 	entries []entry
-	levels  map[auth.Role]Level
+	levels  Bodies
 }
 
 type entry struct {
@@ -63,7 +75,7 @@ type entry struct {
 }
 
 // New compiles rules of valid entries: see CheckPath and CheckPattern.
-func New(entries []Entry, levels map[auth.Role]Level) *Rules {
+func New(entries []Entry, levels Bodies) *Rules {
 	r := &Rules{levels: levels}
 	for _, e := range entries {
 		c := entry{Entry: e}
@@ -104,8 +116,18 @@ func CheckPath(p string) error {
 // Sees reports whether a role sees everything.
 func (r *Rules) Sees(role auth.Role) bool { return r == nil || r.levels[role] == All }
 
-// Count is how many entries there are.
-func (r *Rules) Count() int { return len(r.entries) }
+// String says in words who sees what, for the log.
+func (r *Rules) String() string {
+	var all []string
+	for role := auth.Viewer; role <= auth.Admin; role++ {
+		all = append(all, role.String()+": "+r.levels[role].String())
+	}
+	s := "bodies of messages, by role: " + strings.Join(all, ", ")
+	if len(r.entries) == 0 {
+		return s + "; without a rule in mask, masked is hidden"
+	}
+	return s + fmt.Sprintf("; rules of mask: %d", len(r.entries))
+}
 
 // Text masks a text that is about a message of a queue, such as an error; "": of any.
 func (r *Rules) Text(queue, s string) string {
@@ -167,6 +189,20 @@ func (of *Of) HidesPath(path string, header bool) bool {
 	return false
 }
 
+// HidesPath reports whether a path leads to what is masked for a role in the messages of some queue or type.
+func (r *Rules) HidesPath(role auth.Role, path string, header bool) bool {
+	any, covered := Of{}, false
+	for i := range r.entries {
+		e := &r.entries[i]
+		any.body, any.header = append(any.body, e.body...), append(any.header, e.header...)
+		covered = covered || len(e.body)+len(e.patterns) > 0
+	}
+	if !header && (!covered || r.levels[role] != Masked || slices.Contains(any.body, "")) {
+		return true
+	}
+	return any.HidesPath(path, header)
+}
+
 // Text masks a text of the message.
 func (of *Of) Text(s string) string {
 	for _, p := range of.patterns {
@@ -177,10 +213,10 @@ func (of *Of) Text(s string) string {
 
 // Why a body is not shown as it is.
 const (
-	whyHidden  = "your role does not see this body"
-	whyNoPaths = "the body has no fields by which it could be masked"
-	whyLong    = "the body is too long to be masked"
-	whyMasked  = "values are masked for your role"
+	whyHidden  = "Hidden: your role does not see this body"
+	whyNoPaths = "Hidden: the body has no fields by which it could be masked"
+	whyLong    = "Hidden: the body is too long to be masked"
+	whyMasked  = "Masked for your role"
 )
 
 // Body masks a decoded body.

@@ -44,7 +44,7 @@ func TestPatterns(t *testing.T) {
 		{"iban", "0198f0a0-ab12-7000-8000-000000000001", "0198f0a0-ab12-7000-8000-000000000001"},
 		{"/cust-[0-9]+/", "for cust-17 é", "for [masked] é"},
 	} {
-		r := mask.New([]mask.Entry{{Patterns: []string{c.pattern}}}, nil)
+		r := mask.New([]mask.Entry{{Patterns: []string{c.pattern}}}, mask.Bodies{})
 		if got := r.Text("", c.in); got != c.want {
 			t.Errorf("%s of %q: %q; want %q", c.pattern, c.in, got, c.want)
 		}
@@ -106,11 +106,12 @@ func TestWhatCannotBeMaskedIsHidden(t *testing.T) {
 		t.Errorf("a part of a document: %+v", got)
 	}
 	of = ofAll(mask.Entry{Paths: []string{"body.iban"}, Patterns: []string{"/SECRET[0-9]/"}})
-	bytes := `{"b": {"$bytes": "U0VDUkVUMQ=="}, "c": {"@unknown": "CgZTRUNSRVQ="}}` // as decoded MessagePack and Protobuf
+	// As decoded MessagePack and Protobuf.
+	bytes := `{"b": {"$bytes": "U0VDUkVUMQ=="}, "c": {"@unknown": "CgZTRUNSRVQ="}}`
 	if got, _ := of.Document(bytes); got != `{"b": {"$bytes": "[masked 1]"}, "c": {"@unknown": "[masked 2]"}}` {
 		t.Errorf("bytes: %s", got)
 	}
-	hidden := mask.New([]mask.Entry{paths}, map[auth.Role]mask.Level{auth.Viewer: mask.NoBody})
+	hidden := mask.New([]mask.Entry{paths}, mask.Bodies{auth.Viewer: mask.NoBody})
 	if of := hidden.Of(auth.Viewer, "orders", ""); !of.HidesBody() {
 		t.Error("hidden shows the body")
 	}

@@ -197,7 +197,8 @@ type Options struct {
 	// Conditions returns all present conditions, by the thresholds of the settings. It is called every 15 seconds; on
 	// an error the last known conditions are kept.
 	Conditions func(context.Context, *Settings) ([]Condition, error)
-	Count      func(route, result string) // result: sent or failed
+	Count      func(route, result string)      // result: sent or failed
+	Mask       func(queue, text string) string // of errors; nil: as they are
 	Log        *slog.Logger
 
 	open func(*Route) (*target, error) // for tests; nil: open

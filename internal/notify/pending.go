@@ -549,8 +549,12 @@ func (in *parkedReader) describe(ctx context.Context, k key, n int64, limit int,
 			}
 		}
 		why := r.ParkedFor
-		if r.Error != "" { // all of an error group count as one
-			text := r.Error[:min(len(r.Error), maxReasonLen)]
+		problem := r.Error
+		if in.Mask != nil {
+			why, problem = in.Mask(k.Queue, why), in.Mask(k.Queue, problem)
+		}
+		if problem != "" { // all of an error group count as one
+			text := problem[:min(len(problem), maxReasonLen)]
 			why = cmp.Or(errorgroup.Of(k.Queue, "", text, "").Pattern, text)
 		}
 		errs[clean(why, maxErrorLen)]++

@@ -294,13 +294,13 @@ func (r *Runner) sample(ctx context.Context, by auth.Caller, op *operation, n in
 		queues.add(queue, queue)
 		if rec.Error != "" {
 			first, _, _ := strings.Cut(rec.Error, "\n") // a stack follows
-			errs.add(r.Inspect.Store.GroupOf(rec).String(), actions.Short(first))
+			errs.add(r.Inspect.Store.GroupOf(rec).String(), actions.Short(r.Inspect.ForAll(rec.Queue, first)))
 		} else {
 			errs.add("", "")
 		}
 		formats.add(rec.Format, cmp.Or(rec.Format, retry.XDeath))
 		for _, note := range rec.Notes {
-			notes.add(note, actions.Short(note))
+			notes.add(note, actions.Short(r.Inspect.ForAll(rec.Queue, note)))
 		}
 	}
 	return &Sampled{Messages: len(all), Queues: queues.list(), Errors: errs.list(), Formats: formats.list(),

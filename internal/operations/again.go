@@ -302,18 +302,18 @@ func (r *Runner) becameOf(
 		// that were there before, neither is the other's.
 		switch _, number, _ := l.Key.Parts(); {
 		case l.Key == key && m.State == store.Parked: // it could not be retried
-			return hasFailed, AgainError{Queue: m.Queue, Error: actions.Short(m.ParkedFor)}, nil
+			return hasFailed, AgainError{Queue: m.Queue, Error: actions.Short(r.Inspect.ForAll(m.Queue, m.ParkedFor))}, nil
 		case l.Key == key:
 			how = notYetRetried
 		case number > max(own, op.Upto) && m.Queue == o.Queue: // ids can be forged, in other queues too
-			return hasFailed, againErrorOf(m.Group()), nil
+			return hasFailed, r.againErrorOf(m.Group()), nil
 		}
 	}
 	if how != notKept {
 		return how, e, nil
 	}
 	if f, ok := r.canaryFailures.after(id, o.At.UnixMicro()); ok && f.group.Queue == o.Queue {
-		return hasFailed, againErrorOf(f.group), nil
+		return hasFailed, r.againErrorOf(f.group), nil
 	}
 	r.canaryFailures.watch(op.ID, id)
 	if op.walk.pasts++; !op.walk.last || op.walk.pasts > maxPasts {
@@ -326,14 +326,14 @@ func (r *Runner) becameOf(
 		case !replayed:
 			replayed = true // this is what was replayed
 		case p.FailedAt.After(o.At) && p.Queue == o.Queue:
-			return hasFailed, againErrorOf(errorgroup.Of(p.Queue, p.Reason, p.Error, "")), err
+			return hasFailed, r.againErrorOf(errorgroup.Of(p.Queue, p.Reason, p.Error, "")), err
 		}
 	}
 	return notKept, e, err
 }
 
-func againErrorOf(g errorgroup.Group) AgainError {
-	return AgainError{Group: g.ID.String(), Queue: g.Queue, Error: g.Pattern, Reason: g.Reason}
+func (r *Runner) againErrorOf(g errorgroup.Group) AgainError {
+	return AgainError{Group: g.ID.String(), Queue: g.Queue, Error: r.Inspect.ForAll(g.Queue, g.Pattern), Reason: g.Reason}
 }
 
 // watchReplayed begins to note the failures of messages that are about to be replayed.

@@ -114,7 +114,7 @@ func (r *Runner) whereIs(ctx context.Context, c canary, last bool) (how whereabo
 	if err != nil {
 		return notKept, "", "", err
 	}
-	if how, why = c.among(kept); how != notKept {
+	if how, why = r.among(c, kept); how != notKept {
 		return how, why, kept[0].Record.Queue, nil
 	}
 	if f, failed := r.canaryFailures.after(c.ID, c.Failed); failed {
@@ -126,16 +126,16 @@ func (r *Runner) whereIs(ctx context.Context, c canary, last bool) (how whereabo
 	past, err := r.Store.PastFailures(ctx, c.ID)
 	for _, p := range past {
 		if p.FailedAt.UnixMicro() > c.Failed {
-			return hasFailed, failedAgain(p.Reason, p.Error), "", err
+			return hasFailed, r.failedAgain(p.Queue, p.Reason, p.Error), "", err
 		}
 	}
 	return notKept, "", "", err
 }
 
 // failedAgain says how a message failed again.
-func failedAgain(reason, problem string) string {
+func (r *Runner) failedAgain(queue, reason, problem string) string {
 	if problem != "" {
-		return actions.Short(problem)
+		return actions.Short(r.Inspect.ForAll(queue, problem))
 	}
 	return "it failed again: " + reason
 }
@@ -198,7 +198,7 @@ func (r *Runner) Failed(e retry.Event) {
 	r.canaryFailures.mu.Lock()
 	defer r.canaryFailures.mu.Unlock()
 	if f := r.canaryFailures.byID[e.ID]; f != nil {
-		f.at, f.why = e.At.UnixMicro(), failedAgain(e.Reason, e.Error)
+		f.at, f.why = e.At.UnixMicro(), r.failedAgain(e.Queue, e.Reason, e.Error)
 		f.group = errorgroup.Of(e.Queue, e.Reason, e.Error, "")
 	}
 }
@@ -212,15 +212,15 @@ const (
 )
 
 // among looks for a canary in the records of its id.
-func (c canary) among(kept []store.Listed) (how whereabouts, why string) {
+func (r *Runner) among(c canary, kept []store.Listed) (how whereabouts, why string) {
 	for _, l := range kept {
-		r := l.Record
-		switch same := r.Failures == c.Attempt && r.FailedAt.UnixMicro() == c.Failed; {
+		m := l.Record
+		switch same := m.Failures == c.Attempt && m.FailedAt.UnixMicro() == c.Failed; {
 		case !same:
-			return hasFailed, failedAgain(r.Reason, r.Error)
-		case r.State == store.Parked: // it could not be retried
-			return hasFailed, r.ParkedFor
-		case r.State == store.Waiting:
+			return hasFailed, r.failedAgain(m.Queue, m.Reason, m.Error)
+		case m.State == store.Parked: // it could not be retried
+			return hasFailed, r.Inspect.ForAll(m.Queue, m.ParkedFor)
+		case m.State == store.Waiting:
 			how = notYetRetried
 		}
 	}

@@ -159,8 +159,8 @@ func (r *Runner) freeze(ctx context.Context, c actions.RecordChange, op *operati
 			p.Newest = &failed
 		}
 		if len(p.Samples) < samples {
-			sample := r.Inspect.Shown(l)
-			sample.Error = actions.Short(sample.Error) // it is kept in memory
+			sample := r.Inspect.Shown(auth.Caller{}, l) // what it keeps is for all
+			sample.Error = actions.Short(sample.Error)  // it is kept in memory
 			p.Samples = append(p.Samples, sample)
 		}
 		return true, f.add(ctx, frozen{l.Key, i, m.State})

@@ -42,6 +42,15 @@ func (q *Query) terms(visit func(*term)) {
 	}
 }
 
+// Paths visits the paths of headers and bodies that the query is about, with the name of the field.
+func (q *Query) Paths(visit func(name, path string, header bool)) {
+	q.terms(func(t *term) {
+		if t.field == headerField || t.field == bodyField {
+			visit(t.field.name, t.path, t.field == headerField)
+		}
+	})
+}
+
 // match reports whether the query matches a message. It calls decoded at most once, and only when
 // the answer depends on the body.
 func (q *Query) match(e *env, decoded func() *decode.Result) bool {

@@ -243,7 +243,8 @@ func (s *vhost) brokerAt() string {
 
 func (s *vhost) openNotify() (err error) {
 	s.notify, err = notify.New(s.config.Notify,
-		notify.Options{Store: s.store, Conditions: s.told, Count: s.metrics.Notified, Log: s.Log})
+		notify.Options{Store: s.store, Conditions: s.told, Count: s.metrics.Notified, Log: s.Log,
+			Mask: func(queue, text string) string { return s.mask.Load().Text(queue, text) }})
 	s.notified = s.config.Notify
 	return err
 }

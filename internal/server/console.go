@@ -95,7 +95,7 @@ func (s *vhost) openActions() {
 		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerURL: s.brokerAt,
 		Activity: &s.activity, Conditions: s.conditions.All, Notices: s.notices, Ready: s.conditions.Ready,
 		Parts:   s.parts(),
-		Decoder: s.decoder, Way: s.inForce.Way,
+		Decoder: s.decoder, Way: s.inForce.Way, Mask: s.mask.Load,
 		Limits:    func(policy string) string { return s.policyLimits(policy).String() },
 		Recounted: s.recounted, Busy: s.scheduler.Busy, Throttle: s.throttleOf, Holds: s.conditions.Text,
 	}

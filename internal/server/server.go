@@ -214,6 +214,9 @@ func (s *Service) Run(ctx context.Context) error {
 		v.Log.Info("redrive is running", "version", s.Version, "broker", connect.Redact(v.config.Broker.URL), "data",
 			v.config.Store.Place(), "listen", s.Addr())
 	}
+	if s.config.Access.SignIn {
+		s.Log.Info(s.vhosts[0].mask.Load().String())
+	}
 	for _, notice := range s.vhosts[0].unserved {
 		s.Log.Warn(notice)
 	}
@@ -335,7 +338,7 @@ func (s *Service) reload(c *config.Config, err error) {
 	if !c.Broker.Same(s.config.Broker) || !c.Store.Same(s.config.Store) || c.Listen != s.config.Listen ||
 		!reflect.DeepEqual(c.Access, s.config.Access) {
 		s.Log.Warn("config: broker, store, listen, auth, tls and read_only take effect at the next start; policies, " +
-			"adopt, watch, notify and decode do now")
+			"adopt, watch, mask, notify and decode do now")
 	}
 	for _, apply := range applyDecoders {
 		apply()

@@ -25,6 +25,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/mask"
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/operations"
@@ -87,6 +88,7 @@ type vhost struct {
 	actions          *actions.Actions
 	operations       *operations.Runner
 	decoder          *decode.Decoder
+	mask             atomic.Pointer[mask.Rules]
 	audit            *audit.Log
 	notify           *notify.Engine
 	// notified has the settings that notify uses.
@@ -172,6 +174,7 @@ func newVHost(c *config.Config, o Options, at process) (*vhost, error) {
 func (s *vhost) open(address string) error {
 	s.metrics = metrics.New(s.store, s.store.Free, s.Version, s.vhostLabel())
 	s.openMetrics.Store(s.metrics)
+	s.mask.Store(mask.New(s.config.Mask, s.config.Access.Bodies))
 	s.metrics.DeclaredAgain(0, broker.OwnNames()...)
 	if shared, ok := s.store.(interface{ ID() string }); ok {
 		s.metrics.Store(shared.ID())
@@ -456,6 +459,7 @@ func (s *vhost) reload(c *config.Config) {
 	s.followers.configured.Store(&c.Adopt)
 	s.queueWatch.configured.Store(&c.Watch)
 	s.wake.Wake()
+	s.mask.Store(mask.New(c.Mask, s.config.Access.Bodies))
 	s.Log.Info("the new policies are in force", "policies", len(c.Policies))
 }
 

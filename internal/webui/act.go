@@ -308,6 +308,7 @@ type editData struct {
 	inspect.Message
 	Ref      string
 	As       string // "document", "text", or "" where a body cannot be edited here
+	Masked   string // why a part, or all, of the body is not shown
 	Steps    string // that a document goes back through
 	Content  string // of the text area
 	Headers  []editHeader
@@ -350,6 +351,7 @@ func (s *server) editOf(r *http.Request, c auth.Caller) (editData, error) {
 	for _, st := range m.Body.Steps {
 		steps = append(steps, st.Decoder)
 	}
+	d.Masked = m.Body.Masked
 	d.Steps = strings.Join(steps, " → ")
 	switch m.Body.Format {
 	case "json", "protobuf":
@@ -357,7 +359,7 @@ func (s *server) editOf(r *http.Request, c auth.Caller) (editData, error) {
 			d.As, d.Content = "document", m.Body.Text
 		}
 	case "text", "xml", "empty":
-		if len(steps) > 1 {
+		if len(steps) > 1 || m.Body.Masked != "" {
 			break // what is in base64 or compressed goes back only as a document
 		}
 		body, err := s.console.Body(r.Context(), c, id)

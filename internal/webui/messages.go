@@ -260,8 +260,16 @@ func (s *server) export(w http.ResponseWriter, r *http.Request) {
 		s.render(w, r, c, errorView(fmt.Errorf("%w: %w", inspect.ErrInvalid, err)))
 		return
 	}
+	safe := w.Header().Get("Content-Security-Policy")
 	download(w, "messages.jsonl")
-	if _, err := s.console.Export(r.Context(), c, q, w); err != nil {
+	_, err := s.console.Export(r.Context(), c, q, w)
+	if errors.Is(err, auth.ErrForbidden) { // before its first byte
+		w.Header().Del("Content-Disposition")
+		w.Header().Set("Content-Security-Policy", safe)
+		s.render(w, r, c, errorView(err))
+		return
+	}
+	if err != nil {
 		s.Log.Warn("an export ended early", "err", err)
 		panic(http.ErrAbortHandler) // so that no one takes it for whole
 	}

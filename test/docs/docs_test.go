@@ -437,7 +437,7 @@ func listed(t *testing.T) map[string]pkg {
 const (
 	equipment = `/testenv/|/test/|/bench\b|/\w+test\b`
 	basis     = `policy|wire|internal/(delay|throttle|headers|errorgroup)`
-	desk      = basis + `|internal/(audit|auth|background|condition|decode|hint|query|retry|store)`
+	desk      = basis + `|internal/(audit|auth|background|condition|decode|hint|mask|query|retry|store)`
 	engines   = `/internal/(broker|store/|httpapi|config)|^net/http$|pebble|rueidis`
 	product   = `|(cmd|internal|policy|wire|redrive\w+)(/.*)?`
 )

@@ -1,0 +1,96 @@
+package inspect
+
+import (
+	"context"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
+	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/mask"
+	"github.com/redrive-mq/redrive/internal/query"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Masked returns what is masked in a record for a caller, or nil: they see everything.
+func (in *Inspector) Masked(by auth.Caller, r *store.Record) *mask.Of {
+	rules := in.Mask()
+	if rules.Sees(by.Role) {
+		return nil
+	}
+	of := rules.Of(by.Role, r.Queue, r.Message.Type)
+	return &of
+}
+
+// Whole refuses who does not see messages as they are.
+func (in *Inspector) Whole(by auth.Caller) error {
+	if in.Mask().Sees(by.Role) {
+		return nil
+	}
+	return hint.Errorf("auth.bodies says who sees bodies as they are",
+		"%w: bodies are masked for %s, who is %s", auth.ErrForbidden, by.Name, by.Role)
+}
+
+// ForAll masks a text about a message of a queue that is kept for whoever asks, such as why an operation stopped.
+func (in *Inspector) ForAll(queue, text string) string { return in.Mask().Text(queue, text) }
+
+// masked returns a record as its caller sees it. It has no body where anything is masked: see decodedFor.
+func (in *Inspector) masked(by auth.Caller, r *store.Record) *store.Record {
+	of := in.Masked(by, r)
+	if of == nil {
+		return r
+	}
+	m, text := *r, func(s string) string { return in.Mask().Text(r.Queue, s) }
+	m.Error, m.ParkedFor, m.Envelope = text(r.Error), text(r.ParkedFor), nil
+	m.Notes = nil
+	for _, n := range r.Notes {
+		m.Notes = append(m.Notes, text(n))
+	}
+	b := &m.Message
+	b.Body, b.Headers = nil, of.Headers(b.Headers)
+	for _, s := range []*string{&b.Exchange, &b.RoutingKey, &b.ContentType, &b.ContentEncoding, &b.CorrelationID,
+		&b.ReplyTo, &b.Expiration, &b.MessageID, &b.Type, &b.UserID, &b.AppID} {
+		*s = text(*s)
+	}
+	return &m
+}
+
+// decodedFor returns a function that decodes the body as the caller sees it.
+func (in *Inspector) decodedFor(ctx context.Context, by auth.Caller, l *store.Listed) func() *decode.Result {
+	decoded, of := in.decoded(ctx, l), in.Masked(by, l.Record)
+	if of == nil {
+		return decoded
+	}
+	return func() *decode.Result {
+		if n := len(BodyOf(l.Record).Bytes); n > 0 && of.HidesBody() {
+			return of.Body(&decode.Result{Size: n})
+		}
+		return of.Body(decoded())
+	}
+}
+
+// refuse refuses a query about what is masked for its caller.
+func (in *Inspector) refuse(by auth.Caller, q *query.Query) (err error) {
+	rules := in.Mask()
+	if rules.Sees(by.Role) {
+		return nil
+	}
+	q.Paths(func(name, path string, header bool) {
+		if err == nil && rules.HidesPath(by.Role, path, header) {
+			err = hint.Errorf("search for something else", "%w: %s%.100s is masked for %s, who is %s",
+				auth.ErrForbidden, name, path, by.Name, by.Role)
+		}
+	})
+	return err
+}
+
+// match reports whether a query matches what the caller sees of a message, so that nobody can guess the rest.
+func (in *Inspector) match(ctx context.Context, by auth.Caller, n *query.Narrowed, l *store.Listed) bool {
+	masked := *l
+	if masked.Record = in.masked(by, l.Record); masked.Record == l.Record {
+		return n.Match(l, in.decoded(ctx, l))
+	}
+	m := *n
+	m.GroupOf = func(*store.Record) errorgroup.ID { return n.GroupOf(l.Record) }
+	return m.Match(&masked, in.decodedFor(ctx, by, l))
+}
