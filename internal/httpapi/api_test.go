@@ -497,7 +497,7 @@ func TestNoRouteShowsWhatIsMasked(t *testing.T) {
 		}
 		for _, route := range s.Routes() {
 			r := rules[route]
-			for _, caller := range []string{"viewer", "operator", "editor"} {
+			for _, caller := range []string{"viewer", "editor"} {
 				if r.changes && caller != "viewer" {
 					s = newScene(t, who, false, masked)
 					s.EndStreams()
