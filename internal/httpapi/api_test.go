@@ -517,6 +517,12 @@ func TestNoRouteShowsWhatIsMasked(t *testing.T) {
 				}
 			}
 		}
+		for _, list := range []string{v1 + "/messages?q=", "/messages?wait=1&q="} {
+			w := s.as(who.secret["viewer"], "GET", list+"&columns=queue,body.card,header.token,error,correlation_id", "", "")
+			if w.Code != 200 || strings.Contains(w.Body.String(), marked) {
+				t.Errorf("%s with columns, masked by %v: %d %s", list, masked, w.Code, w.Body)
+			}
+		}
 		for _, query := range []string{"body.card:x*", "header.token:x*", "text:" + marked[7:12], "error:" + marked[7:12],
 			"correlation_id:" + marked[:6] + "*", "why:" + marked[7:12]} {
 			w := s.as(who.secret["viewer"], "GET", v1+"/count?q="+url.QueryEscape(query), "", "")
