@@ -265,10 +265,17 @@ func acknowledge(ctx context.Context, ch *amqp.Channel, last uint64, n int) erro
 // still exists.
 const watchEvery, redeclareEvery = time.Second, 3
 
+// lostAfter is how many looks in a row, every redeclareEvery seconds, find no consumer before it counts as lost: there
+// is none for a moment while the window widens.
+const lostAfter = 3
+
+// errConsumerLost: a busy RabbitMQ 3.10 does not always cancel the consumers of a quorum queue that somebody deletes.
+var errConsumerLost = errors.New("RabbitMQ has ended the consumer without a word")
+
 // watch reports on the queues, declares again what somebody deletes, and calls connectedOnce when the connection has
-// been up for a while, until ctx ends or something cannot be declared.
+// been up for a while, until ctx ends, something cannot be declared or the consumer is lost.
 func (c *BatchConsumer) watch(ctx context.Context, conn *amqp.Connection, connectedOnce func()) error {
-	for n := 1; ; n++ {
+	for n, lost := 1, 0; ; n++ {
 		if c.quarantine != nil {
 			if q, err := stateOf(conn, wire.QueueQuarantine); err == nil {
 				c.quarantine(q.Messages)
@@ -288,6 +295,11 @@ func (c *BatchConsumer) watch(ctx context.Context, conn *amqp.Connection, connec
 		if n%redeclareEvery == 0 {
 			if err := c.declare(conn); err != nil {
 				return err
+			}
+			if q, err := stateOf(conn, c.queue); err != nil || q.Consumers > 0 {
+				lost = 0
+			} else if lost++; lost == lostAfter {
+				return fmt.Errorf("consuming %s: %w", c.queue, errConsumerLost)
 			}
 		}
 	}

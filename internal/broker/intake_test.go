@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -282,6 +283,49 @@ func TestWhatIsStoredIsAcknowledgedWhileTheNextBatchCannotBeStored(t *testing.T)
 		time.Sleep(time.Minute)
 		if q, _ := b.Queue(wire.QueueIntake); h.batches != 2 || q.Messages != 3 {
 			t.Errorf("%d batches are stored, and RabbitMQ has %d messages, want 3: those that are not stored", h.batches, q.Messages)
+		}
+	})
+}
+
+// counter stores what it is given.
+type counter struct{ messages atomic.Int32 }
+
+func (*counter) Connected(context.Context) error { return nil }
+
+func (*counter) Disconnected() {}
+
+func (h *counter) Handle(_ context.Context, batch []wire.Delivery) error {
+	h.messages.Add(int32(len(batch)))
+	return nil
+}
+
+// A busy RabbitMQ 3.10 does not always cancel a deleted queue's consumer. The queue is declared again, and its messages
+// must not wait for ever.
+func TestADeletedQueueIsConsumedAgainWithoutAWordOfRabbitMQs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := model.New(model.Options{Version: "3.10.8"})
+		defer b.Close()
+		config := broker.Config{URL: "amqp://guest:guest@model/%2F", Log: slog.New(slog.DiscardHandler), AMQP: amqp.Config{Dial: b.Dial}}
+		h := &counter{}
+		ctx, stop := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		defer run.Wait()
+		defer stop()
+		run.Go(func() {
+			_ = broker.NewIntakeConsumer(config, 1000, func(error) {}, func(int) {}).Run(ctx, h)
+		})
+		time.Sleep(5 * time.Second)
+		conn, err := amqp.DialConfig(config.URL, amqp.Config{Dial: b.Dial})
+		must(t, err)
+		defer conn.Close()
+		ch, err := conn.Channel()
+		must(t, err)
+		for n := range 3 {
+			must(t, ch.PublishWithContext(ctx, "", wire.QueueIntake, false, false, amqp.Publishing{Body: []byte("x"), DeliveryMode: amqp.Persistent}))
+			time.Sleep(time.Minute)
+			expect.Equal(t, h.messages.Load(), int32(n+1), "are stored a minute later")
+			b.DeleteQuietly(wire.QueueIntake)
+			time.Sleep(10 * time.Second) // it is declared again
 		}
 	})
 }

@@ -258,7 +258,8 @@ func (r *Redis) TLSConfig() (*tls.Config, error) {
 	return c, nil
 }
 
-// CheckFiles returns why the files of auth.oidc, or the TLS files of the page or of Redis cannot be used. Those of RabbitMQ
+// CheckFiles returns why the files of auth.oidc, or the TLS files of the page or of Redis cannot be used. Those of
+// RabbitMQ
 // are checked whenever the file is read.
 func (c *Config) CheckFiles() error {
 	_, err := c.Store.Redis.TLSConfig()

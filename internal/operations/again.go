@@ -302,7 +302,8 @@ func (r *Runner) becameOf(
 		// that were there before, neither is the other's.
 		switch _, number, _ := l.Key.Parts(); {
 		case l.Key == key && m.State == store.Parked: // it could not be retried
-			return hasFailed, AgainError{Queue: m.Queue, Error: actions.Short(r.Inspect.ForAll(m.Queue, m.ParkedFor))}, nil
+			why := actions.Short(r.Inspect.ForAll(m.Queue, m.ParkedFor))
+			return hasFailed, AgainError{Queue: m.Queue, Error: why}, nil
 		case l.Key == key:
 			how = notYetRetried
 		case number > max(own, op.Upto) && m.Queue == o.Queue: // ids can be forged, in other queues too
@@ -333,7 +334,8 @@ func (r *Runner) becameOf(
 }
 
 func (r *Runner) againErrorOf(g errorgroup.Group) AgainError {
-	return AgainError{Group: g.ID.String(), Queue: g.Queue, Error: r.Inspect.ForAll(g.Queue, g.Pattern), Reason: g.Reason}
+	return AgainError{Group: g.ID.String(), Queue: g.Queue, Error: r.Inspect.ForAll(g.Queue, g.Pattern),
+		Reason: g.Reason}
 }
 
 // watchReplayed begins to note the failures of messages that are about to be replayed.

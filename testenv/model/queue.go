@@ -113,6 +113,17 @@ func (q *queue) isSame(arguments table) bool {
 	})
 }
 
+// DeleteQuietly deletes a queue, and does not tell its consumers.
+func (b *Broker) DeleteQuietly(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.queues[name]
+	for _, co := range slices.Clone(q.active) {
+		co.ch.cancel(co.tag)
+	}
+	b.deleteQueue(q)
+}
+
 // deleteQueue drops its messages.
 func (b *Broker) deleteQueue(q *queue) {
 	delete(b.queues, q.name)
