@@ -185,7 +185,7 @@ func TestNothingIsDoneWithoutRightOrAudit(t *testing.T) {
 	})
 }
 
-// What callers say that they did is told apart from what was done here, and is of a few actions alone.
+// What callers say that they did differs from what was done here, and is of a few actions alone.
 func TestAReportIsTheCallersWord(t *testing.T) {
 	d := newDesk(memstore.New())
 	readOnly := caller(auth.Admin)

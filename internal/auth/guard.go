@@ -126,7 +126,7 @@ type Config struct {
 	ReadOnly bool
 	Tokens   *Tokens
 	Users    *Users // nil: only tokens
-	OIDC     *OIDC  // nil: nobody signs in with OpenID Connect
+	OIDC     *OIDC  // nil: no one signs in with OpenID Connect
 	// Proxies are those whose header X-Forwarded-For is believed.
 	Proxies Proxies
 	// Secure: browsers reach the service by HTTPS, here or at a proxy.

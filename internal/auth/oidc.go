@@ -245,7 +245,7 @@ type person struct {
 }
 
 // finish returns who has come back from the provider with an answer. Its errors are errSilent, *NoRoleError and
-// others, with which nobody is let in.
+// others, with which no one is let in.
 func (o *OIDC) finish(ctx context.Context, answer url.Values, f flow) (person, error) {
 	if e := answer.Get("error"); e != "" {
 		return person{}, fmt.Errorf("the provider says %.80q: %.200q", e, answer.Get("error_description"))

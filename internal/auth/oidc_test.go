@@ -249,7 +249,7 @@ func TestPeopleSignInWithOpenIDConnect(t *testing.T) {
 	}
 }
 
-// nobody fails unless an answer of the provider's lets nobody in, and says why.
+// nobody fails unless an answer of the provider's lets no one in, and says why.
 func nobody(t *testing.T, what string, b *browser, answer, why string) {
 	t.Helper()
 	w := b.get(answer)
@@ -426,7 +426,7 @@ func TestSessionsAreRenewed(t *testing.T) {
 	for what, c := range map[string]struct {
 		change func(p *fakeProvider)
 		after  time.Duration
-		want   string // who calls then; "": nobody
+		want   string // who calls then; "": no one
 	}{
 		"nothing changed":        {func(*fakeProvider) {}, renewEvery, "operator"},
 		"another role":           {func(p *fakeProvider) { p.claims["groups"] = "readers" }, renewEvery, "viewer"},

@@ -259,8 +259,7 @@ func (r *Redis) TLSConfig() (*tls.Config, error) {
 }
 
 // CheckFiles returns why the files of auth.oidc, or the TLS files of the page or of Redis cannot be used. Those of
-// RabbitMQ
-// are checked whenever the file is read.
+// RabbitMQ are checked whenever the file is read.
 func (c *Config) CheckFiles() error {
 	_, err := c.Store.Redis.TLSConfig()
 	if c.Access.HasTLS() {

@@ -23,7 +23,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// fault is one that a check finds, and that the commands mend which it prints.
+// fault is one that a check finds, and that the commands repair which it prints.
 type fault struct {
 	check    string
 	says     string // by the finding, at the start
@@ -228,7 +228,7 @@ func verb(command string) string {
 	return words[0] + " " + words[1]
 }
 
-// Each command mends what its finding is about, as it is printed.
+// Each command repairs what its finding is about, as it is printed.
 func TestTheCommandsMend(t *testing.T) {
 	if !brokertest.Long() {
 		t.Skip("not run: it takes a minute (make test-long)")

@@ -84,7 +84,7 @@ func (in *Inspector) refuse(by auth.Caller, q *query.Query) (err error) {
 	return err
 }
 
-// match reports whether a query matches what the caller sees of a message, so that nobody can guess the rest.
+// match reports whether a query matches what the caller sees of a message, so that no one can guess the rest.
 func (in *Inspector) match(ctx context.Context, by auth.Caller, n *query.Narrowed, l *store.Listed) bool {
 	masked := *l
 	if masked.Record = in.masked(by, l.Record); masked.Record == l.Record {

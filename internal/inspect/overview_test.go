@@ -46,7 +46,7 @@ type desk struct {
 	throttle *inspect.ThrottleView
 }
 
-// What is overdue, due and held back are told apart, and the slots are as long as what is due needs.
+// What is overdue, due and held back are kept apart, and the slots are as long as what is due needs.
 func TestTheOverviewTellsWhatIsDue(t *testing.T) {
 	for name, c := range map[string]struct {
 		due    []time.Duration // of messages for orders

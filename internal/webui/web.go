@@ -53,7 +53,7 @@ type Options struct {
 	VHost string
 	// VHosts are all, for a page to lead to the others; it is asked for each page.
 	VHosts func() []VHost
-	// Guard signs people in with OpenID Connect; nil: nobody does.
+	// Guard signs people in with OpenID Connect; nil: no one does.
 	Guard *auth.Guard
 	Log   *slog.Logger
 }

@@ -93,7 +93,7 @@ func hostileIsText(t *testing.T, s *scene, ids []string, operation string) {
 		if strings.Contains(path, "?") {
 			separator = "&"
 		}
-		body, header := s.get(t, path+separator+"wait=1") // as a browser asks once it was told that it takes long
+		body, header := s.get(t, path+separator+"wait=1") // as a browser asks where it takes long
 		if kind := header.Get("Content-Type"); !strings.HasPrefix(kind, "text/html") {
 			if strings.Contains(kind, "html") || strings.Contains(kind, "xml") || strings.Contains(kind, "script") {
 				t.Errorf("%.200s is served as %s", path, kind)
