@@ -69,7 +69,7 @@ func ParseRole(s string) (Role, error) {
 // Caller is the person or program that has sent a request.
 type Caller struct {
 	Name string // the user, or the token's name; "local" for whoever is on this machine where no one signs in
-	How  string // "rabbitmq", "oidc", "token" or "local"
+	How  string // "rabbitmq", "oidc", "token", "local" or "visitor"
 	From string // the address the call came from
 	// Interface is "page", "api" or "cli". Its name in JSON is that of stored sessions.
 	Interface string `json:"Face"`
@@ -81,11 +81,18 @@ type Caller struct {
 
 // ID tells callers apart; "" is whoever is on this machine where no one signs in.
 func (c Caller) ID() string {
-	if c.How == "local" {
+	switch c.How {
+	case "local":
 		return ""
+	case "visitor":
+		at, _ := netip.ParseAddr(c.From)
+		return "visitor " + limited(at)
 	}
 	return c.How + " " + c.Name
 }
+
+// SignedIn reports whether the caller can sign out.
+func (c Caller) SignedIn() bool { return c.How != "local" && c.How != "visitor" }
 
 // May returns nil when the caller has the role and may act on the queue; "" is none. Its errors are
 // ErrReadOnly, ErrSignIn or ErrForbidden.
@@ -123,6 +130,8 @@ type Config struct {
 	// Required: everybody signs in. Otherwise callers on this machine are administrators, and no one else has
 	// access.
 	Required bool
+	// Visitors: everybody is a viewer, no one signs in or changes anything, and each address has a limit of requests.
+	Visitors bool
 	ReadOnly bool
 	Tokens   *Tokens
 	Users    *Users // nil: only tokens
@@ -148,10 +157,20 @@ type Config struct {
 type Guard struct {
 	Config
 	sessions sessions
+	visits   limiter
 }
 
 // NewGuard makes a guard.
-func NewGuard(c Config) *Guard { return &Guard{Config: c, sessions: sessions{kept: c.Sessions}} }
+func NewGuard(c Config) *Guard {
+	if c.Visitors {
+		c.Tokens, c.Users = nil, nil
+	}
+	return &Guard{Config: c, sessions: sessions{kept: c.Sessions},
+		visits: limiter{most: VisitorBurst, every: time.Second / visitorRate}}
+}
+
+// VisitorBurst is how many requests an address of visitors has at once, and visitorRate how many a second after that.
+const VisitorBurst, visitorRate = 100, 5
 
 // public is false for a path that is not clean: a handler may serve another one.
 func (g *Guard) public(r *http.Request) bool {
@@ -196,7 +215,13 @@ const PathHeader = "X-Redrive-Path"
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	next = http.NewCrossOriginProtection().Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !g.Required {
+		switch {
+		case g.Visitors:
+			if wait := g.visits.charge(limited(g.Proxies.client(r))); wait > 0 {
+				g.refuse(w, r, &TooMany{"requests of this address", wait})
+				return
+			}
+		case !g.Required:
 			if err := local(r); err != nil {
 				refuse(w, err)
 				return
@@ -207,7 +232,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 			return
 		}
 		c, err := g.caller(r)
-		c.ReadOnly = g.ReadOnly
+		c.ReadOnly = g.ReadOnly || g.Visitors
 		switch {
 		case g.public(r):
 			if err != nil {
@@ -251,6 +276,11 @@ func (g *Guard) caller(r *http.Request) (c Caller, err error) {
 	given := r.Header.Get("Authorization")
 	scheme, value, _ := strings.Cut(given, " ")
 	switch {
+	case g.Visitors:
+		c = Caller{Name: "visitor", How: "visitor", Role: Viewer}
+		if r.Header.Get("Sec-Fetch-Site") != "" {
+			by = "page"
+		}
 	case strings.EqualFold(scheme, "Bearer"):
 		c, err = g.byToken(r.Context(), strings.TrimSpace(value))
 	case strings.EqualFold(scheme, "Basic"):

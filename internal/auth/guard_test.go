@@ -104,6 +104,36 @@ func TestWhereNobodySignsInOnlyThisMachineIsAnswered(t *testing.T) {
 
 // Who follows a link of another site is signed in still: the browser sends the cookie
 // when our own page leads there.
+func TestVisitors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		tokens := NewTokens(s, &logbook{})
+		h := NewGuard(Config{Visitors: true, Proxies: Proxies{netip.MustParsePrefix("10.0.0.0/8")}, Log: quiet,
+			Tokens: tokens, Sessions: s}).Handler(says)
+		from := func(addr string) *httptest.ResponseRecorder {
+			return request(h, "GET", "/", peerAt("10.0.0.7:4242"), header("X-Forwarded-For", addr),
+				header("Authorization", "Bearer redrive_x"))
+		}
+		for range VisitorBurst {
+			w := from("2001:db8::1")
+			expect.Equal(t, w.Body.String(), "visitor visitor viewer api 2001:db8::1 true", "who calls")
+		}
+		if w := from("2001:db8::2"); w.Code != 429 || w.Header().Get("Retry-After") != "1" {
+			t.Errorf("of too many: %d %v", w.Code, w.Header())
+		}
+		expect.Equal(t, from("192.0.2.1").Code, 200, "another address")
+		time.Sleep(time.Second)
+		for range visitorRate {
+			expect.Equal(t, from("2001:db8::1").Code, 200, "a second later")
+		}
+		expect.Equal(t, from("2001:db8::1").Code, 429, "and no more than that")
+	})
+	a, b := Caller{How: "visitor", From: "192.0.2.1"}, Caller{How: "visitor", From: "192.0.2.2"}
+	if a.ID() == b.ID() {
+		t.Error("two visitors share what one caller may have at once")
+	}
+}
+
 func TestALinkOfAnotherSite(t *testing.T) {
 	_, h, _ := guarded(t, Config{})
 	from := func(site string) *httptest.ResponseRecorder {

@@ -25,13 +25,16 @@ import (
 // ErrUnchecked: RabbitMQ does not answer, so no user can be checked.
 var ErrUnchecked = hint.New("unchecked", "RabbitMQ's management API does not answer, so no user can sign in")
 
-// TooMany: too many attempts to sign in have failed; Wait is when to try again.
-type TooMany struct{ Wait time.Duration }
+// TooMany: too many of What, such as attempts to sign in; Wait is when to try again.
+type TooMany struct {
+	What string
+	Wait time.Duration
+}
 
 func (*TooMany) Unwrap() error { return background.ErrTooMany }
 
 func (e *TooMany) Error() string {
-	return fmt.Sprintf("too many attempts to sign in have failed: try again in %s", e.Wait.Round(time.Second))
+	return fmt.Sprintf("too many %s: try again in %s", e.What, max(time.Second, e.Wait.Round(time.Second)))
 }
 
 // Grant is the permissions of users with a tag, or of people in a group.
@@ -135,7 +138,7 @@ func (u *Users) SignIn(ctx context.Context, name, password, from string) (Caller
 			for _, charged := range limits[:i] {
 				charged.of.refund(charged.key)
 			}
-			return Caller{}, &TooMany{wait}
+			return Caller{}, &TooMany{"attempts to sign in have failed", wait}
 		}
 	}
 	c, err := u.check(ctx, name, password)

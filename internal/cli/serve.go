@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -223,17 +224,25 @@ func (p *program) browse(page string) {
 
 func (p *program) demo() *cobra.Command {
 	var length time.Duration
-	var broker string
+	var broker, public string
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the service at work on an example shop",
 		Long: `The shop has three queues on a RabbitMQ, a consumer whose upstream goes down and recovers,
 and one message that no consumer can process. At the end the demo stops everything it
 started, deletes its queues (redrive-demo.*) and accounts for every message. With
-REDRIVE_DEMO_MANAGEMENT_URL the service uses RabbitMQ's management API.`,
+REDRIVE_DEMO_MANAGEMENT_URL the service uses RabbitMQ's management API.
+
+With --public everybody who reaches the address is a viewer: no one signs in or changes
+anything, and an address has 5 requests a second. The demo begins anew within an hour, or
+--for. It needs a RabbitMQ of its own, which visitors do not see. A proxy on this machine
+or a private network may add TLS, and must set X-Forwarded-For.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if length < 0 || length > 0 && length < 10*time.Second {
 				return fmt.Errorf("--for %s is too short: the story takes at least 10s: %w", length, errUsage)
+			}
+			if _, _, err := net.SplitHostPort(public); public != "" && err != nil {
+				return fmt.Errorf("--public %q: expected host:port, such as :8250: %w", public, errUsage)
 			}
 			if hasSecret(broker) {
 				return fmt.Errorf("--broker has a password, and every user of the machine can read arguments: put "+
@@ -245,11 +254,12 @@ REDRIVE_DEMO_MANAGEMENT_URL the service uses RabbitMQ's management API.`,
 			}
 			return demo.Run(c.Context(), demo.Options{
 				Broker: broker, Management: p.getenv("REDRIVE_DEMO_MANAGEMENT_URL"), For: length,
-				Out: p.out, Terminal: isTerminal(p.out), Version: p.build.Version,
+				Out: p.out, Terminal: isTerminal(p.out), Version: p.build.Version, Public: public,
 			})
 		},
 	}
 	c.Flags().DurationVar(&length, "for", 0, "how long to run, about; left out: until Ctrl-C")
+	c.Flags().StringVar(&public, "public", "", "show it read-only to everybody, at this address (host:port)")
 	c.Flags().StringVar(&broker, "broker", "",
 		"an AMQP URL without secrets, or REDRIVE_DEMO_BROKER_URL; left out: this machine's")
 	return c

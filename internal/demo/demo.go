@@ -1,12 +1,14 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,9 +18,11 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/mask"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/server"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -36,7 +40,10 @@ type Options struct {
 	For        time.Duration // 0: until it is interrupted
 	Out        io.Writer
 	Terminal   bool // Out is a terminal
-	Version    string
+	// Public is an address where everybody is a viewer, and the demo begins anew within For, or an hour; "": on this
+	// machine alone.
+	Public  string
+	Version string
 }
 
 // policies have delays so short that they can be watched. They name their queues exactly, so that
@@ -63,8 +70,27 @@ func longest() time.Duration {
 	return 2*p.Backoff.Max()*time.Duration(p.Attempts) + 2*b.MaxWait + b.Ramp + 5*time.Second
 }
 
-// Run shows the demo, ends all that it started, and deletes all that it made.
-func Run(ctx context.Context, o Options) (err error) {
+// proxies are the addresses of proxies before a public demo: this machine's and those of private networks.
+var proxies = auth.Proxies{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"),
+	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
+	netip.MustParsePrefix("fc00::/7")}
+
+// Run shows the demo, ends all that it started, and deletes all that it made. A public one then begins anew, so that
+// what it keeps is bounded.
+func Run(ctx context.Context, o Options) error {
+	if o.Public == "" {
+		return once(ctx, o)
+	}
+	o.For = cmp.Or(o.For, time.Hour)
+	for ctx.Err() == nil {
+		if err := once(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func once(ctx context.Context, o Options) (err error) {
 	conn, err := amqp.Dial(o.Broker)
 	if err != nil {
 		return hint.Errorf("start one, such as `docker run -p 5672:5672 rabbitmq:4`, or name yours with --broker",
@@ -79,7 +105,13 @@ func Run(ctx context.Context, o Options) (err error) {
 	d := newDisplay(o.Out, o.Terminal)
 	c := config.Default()
 	c.Broker.URL, c.Broker.Management = o.Broker, o.Management
-	c.Store.Disk, c.Listen = filepath.Join(data, "store"), freeAddress(c.Listen)
+	c.Store.Disk = filepath.Join(data, "store")
+	if o.Public == "" {
+		c.Listen = freeAddress(c.Listen)
+	} else {
+		c.Listen, c.Access.ReadOnly, c.Access.Proxies = o.Public, true, proxies
+		c.Access.Bodies[auth.Viewer] = mask.All // they are made up
+	}
 	c.Policies, c.Throttle = policies(), limits()
 	schema := filepath.Join(data, "invoice.proto")
 	if err := os.WriteFile(schema, invoiceProto, 0o600); err != nil {
@@ -93,7 +125,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	log := slog.NewTextHandler(o.Out, &slog.HandlerOptions{Level: slog.LevelWarn,
 		ReplaceAttr: hint.Attr}) // the display tells the rest
-	service, err := server.New(c, server.Options{Version: o.Version, Events: d.redrive, Log: slog.New(log)})
+	service, err := server.New(c, server.Options{Version: o.Version, Visitors: o.Public != "", Events: d.redrive, Log: slog.New(log)})
 	if err != nil {
 		return err
 	}

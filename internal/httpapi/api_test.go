@@ -534,6 +534,33 @@ func TestNoRouteShowsWhatIsMasked(t *testing.T) {
 	}
 }
 
+// Visitors may ask for what a viewer of a read-only service may, also with an admin's token.
+func TestWhatVisitorsMayAskFor(t *testing.T) {
+	who := newAccess(t)
+	who.secret["viewer"] = who.secret["admin"]
+	s := newScene(t, who, true)
+	for route, r := range rules {
+		t.Run(route, func(t *testing.T) {
+			s.API = s.console.API(webui.Options{}, auth.Config{Visitors: true, Tokens: who.tokens})
+			r.check(t, route, s, who, "viewer", true)
+		})
+	}
+	s.API = s.console.API(webui.Options{}, auth.Config{Visitors: true})
+	for range auth.VisitorBurst {
+		expect.Equal(t, ask(s, "GET", v1+"/me", "").Code, 200, "of what is allowed")
+	}
+	w := ask(s, "GET", v1+"/me", "")
+	if w.Code != 429 || code(t, w) != "too_many" || w.Header().Get("Retry-After") != "1" ||
+		w.Header().Get("X-Content-Type-Options") != "nosniff" {
+		t.Errorf("of too many: %d %v %s", w.Code, w.Header(), w.Body)
+	}
+	s.API = s.console.API(webui.Options{}, auth.Config{Visitors: true})
+	page := ask(s, "GET", "/?wait=1", "").Body.String()
+	if !strings.Contains(page, ">visitor<") || strings.Contains(page, "/signout") {
+		t.Errorf("the page offers visitors to sign out: %s", page)
+	}
+}
+
 // check asks once, and reports whether that has changed anything.
 func (r rule) check(t *testing.T, route string, s *scene, who *access, caller string, readOnly bool) (changed bool) {
 	method, _, _ := strings.Cut(route, " ")

@@ -234,6 +234,9 @@ func (n *nodes) String() string {
 }
 
 func (s *vhost) brokerAt() string {
+	if s.Visitors {
+		return "not shown to visitors"
+	}
 	text := connect.Redact(s.config.Broker.URL)
 	if len(connect.SplitURLs(s.config.Broker.URL)) > 1 {
 		text += fmt.Sprintf(" (%s)", &s.nodes)

@@ -51,6 +51,8 @@ type Options struct {
 	Log     *slog.Logger
 	// Watch, if not nil, passes new configurations to changed while the service runs, or the error of a refused one.
 	Watch func(ctx context.Context, changed func(*config.Config, error))
+	// Visitors lets everybody in as a viewer, at any address of Listen: for a public demo with data made up.
+	Visitors bool
 	// Events, if not nil, receives every event.
 	Events retry.Listener
 	// FS is the file system of stores on disk; nil: the machine's.
@@ -75,7 +77,7 @@ type Service struct {
 
 // New opens the stores and the port; no message moves before Run. Call Close if you do not call Run.
 func New(c *config.Config, o Options) (*Service, error) {
-	if err := c.CheckExposure(); err != nil {
+	if err := c.CheckExposure(); err != nil && !o.Visitors {
 		return nil, err
 	}
 	all, err := c.PerVHost()
@@ -108,7 +110,7 @@ func (s *Service) open(all []*config.Config) (err error) {
 		}
 		s.vhosts = append(s.vhosts, v)
 	}
-	if s.listen, err = listenOn(s.config); err != nil {
+	if s.listen, err = listenOn(s.config, s.Visitors); err != nil {
 		return err
 	}
 	if s.config.Access.HasTLS() {
@@ -151,12 +153,12 @@ func (s *Service) Addr() string { return s.listen.Addr().String() }
 
 // listenOn opens the port. A name in the configuration may turn out to be an address
 // that others can reach.
-func listenOn(c *config.Config) (net.Listener, error) {
+func listenOn(c *config.Config, visitors bool) (net.Listener, error) {
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", c.Listen, err)
 	}
-	if !auth.Loopback(l.Addr().String()) && !c.Access.SignIn {
+	if !visitors && !auth.Loopback(l.Addr().String()) && !c.Access.SignIn {
 		l.Close()
 		return nil, hint.Errorf("set `auth: {}`, or listen on 127.0.0.1",
 			"listen is %q, which is %s here, and other machines can reach that", c.Listen, l.Addr())
@@ -376,8 +378,8 @@ func (s *vhost) newGuard(tokens *auth.Tokens) (_ *auth.Guard, err error) {
 		}
 	}
 	return auth.NewGuard(auth.Config{
-		Sessions: s.store, OIDC: provider,
-		Required: a.SignIn, ReadOnly: a.ReadOnly, Tokens: tokens, Users: users, Proxies: a.Proxies,
+		Sessions: s.store, OIDC: provider, Required: a.SignIn, Visitors: s.Visitors, ReadOnly: a.ReadOnly,
+		Tokens: tokens, Users: users, Proxies: a.Proxies,
 		Secure: a.HasTLS() || a.BehindProxy, SignInPage: auth.SignInPath, Base: s.base, Log: s.Log,
 		Public: func(r *http.Request) bool {
 			return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") ||
