@@ -236,6 +236,48 @@ func TestTheModuleCanBeInstalled(t *testing.T) {
 	}
 }
 
+// TestTheModuleIsInstalled installs it from a proxy of files with what is committed, and its dependencies from this
+// machine's cache: nothing is downloaded.
+func TestTheModuleIsInstalled(t *testing.T) {
+	onlyLong(t)
+	dir, cache := t.TempDir(), strings.TrimSpace(run(t, exec.Command("go", "env", "GOMODCACHE")))
+	const module = "github.com/redrive-mq/redrive"
+	at := filepath.Join(dir, "proxy", module, "@v")
+	must(t, os.MkdirAll(at, 0o755))
+	for name, content := range map[string]string{"list": "v0.1.0\n", "v0.1.0.info": `{"Version": "v0.1.0"}`,
+		"v0.1.0.mod": run(t, exec.Command("git", "-C", root, "show", "HEAD:go.mod"))} {
+		must(t, os.WriteFile(filepath.Join(at, name), []byte(content), 0o644))
+	}
+	// Folders with a go.mod of their own are other modules.
+	archive := []string{"-C", root, "archive", "--format=zip", "--prefix=" + module + "@v0.1.0/",
+		"--output=" + filepath.Join(at, "v0.1.0.zip"), "HEAD", "."}
+	for _, file := range strings.Fields(run(t, exec.Command("git", "-C", root, "ls-files", "*/go.mod"))) {
+		archive = append(archive, ":(exclude)"+filepath.Dir(file))
+	}
+	run(t, exec.Command("git", archive...))
+	c := exec.Command("go", "install", module+"/cmd/redrive@v0.1.0")
+	c.Dir = dir
+	c.Env = append(os.Environ(), "GOBIN="+dir, "GOMODCACHE="+filepath.Join(dir, "modules"), "GONOSUMDB=*",
+		"GOSUMDB=off", "GOFLAGS=-modcacherw -trimpath", "GOTOOLCHAIN=local",
+		"GOPROXY=file://"+filepath.Join(dir, "proxy")+",file://"+filepath.Join(cache, "cache", "download"))
+	run(t, c)
+	if said := run(t, exec.Command(filepath.Join(dir, "redrive"), "version", "-o", "name")); said != "v0.1.0\n" {
+		t.Errorf("it says that it is %q", said)
+	}
+}
+
+// run returns what a command prints on standard output.
+func run(t *testing.T, c *exec.Cmd) string {
+	t.Helper()
+	var failed bytes.Buffer
+	c.Stderr = &failed
+	out, err := c.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", c, err, &failed)
+	}
+	return string(out)
+}
+
 // install mounts, over this system, a layer that is gone with the process, installs the package
 // there twice, as an upgrade does, and runs what the unit runs, as its user.
 const install = `
