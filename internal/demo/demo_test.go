@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +45,10 @@ func TestPublic(t *testing.T) {
 		brokertest.Eventually(t, "the page has a message that failed", func() bool {
 			status, body := ask("GET", "/messages?wait=1")
 			return status == 200 && strings.Contains(body, invoices)
+		})
+		brokertest.Eventually(t, "what is made up is not masked", func() bool {
+			_, body := ask("GET", "/api/v1/messages?q=queue:"+invoices+"&columns=body.customer")
+			return regexp.MustCompile(`"body\.customer":"\w`).MatchString(body)
 		})
 		brokertest.Eventually(t, "a change is refused", func() bool {
 			status, body := ask("DELETE", "/api/v1/queues/"+orders+"/pause?reason=up")
