@@ -40,7 +40,7 @@ type Options struct {
 	For        time.Duration // 0: until it is interrupted
 	Out        io.Writer
 	Terminal   bool // Out is a terminal
-	// Public is an address where everybody is a viewer, and the demo begins anew within For, or an hour; "": on this
+	// Public is an address where everybody is a viewer, and the demo begins again within For, or an hour; "": on this
 	// machine alone.
 	Public  string
 	Version string
@@ -72,10 +72,11 @@ func longest() time.Duration {
 
 // proxies are the addresses of proxies before a public demo: this machine's and those of private networks.
 var proxies = auth.Proxies{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"),
-	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
+	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"),
+	netip.MustParsePrefix("192.168.0.0/16"),
 	netip.MustParsePrefix("fc00::/7")}
 
-// Run shows the demo, ends all that it started, and deletes all that it made. A public one then begins anew, so that
+// Run shows the demo, ends all that it started, and deletes all that it made. A public one then begins again, so that
 // what it keeps is bounded.
 func Run(ctx context.Context, o Options) error {
 	if o.Public == "" {
@@ -125,7 +126,8 @@ func once(ctx context.Context, o Options) (err error) {
 	}
 	log := slog.NewTextHandler(o.Out, &slog.HandlerOptions{Level: slog.LevelWarn,
 		ReplaceAttr: hint.Attr}) // the display tells the rest
-	service, err := server.New(c, server.Options{Version: o.Version, Visitors: o.Public != "", Events: d.redrive, Log: slog.New(log)})
+	service, err := server.New(c, server.Options{Version: o.Version, Visitors: o.Public != "", Events: d.redrive,
+		Log: slog.New(log)})
 	if err != nil {
 		return err
 	}

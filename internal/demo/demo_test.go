@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
-// A public demo shows messages to everybody, changes nothing for them, and begins anew.
+// A public demo shows messages to everybody, changes nothing for them, and begins again.
 func TestPublic(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		said, address := &brokertest.Output{}, brokertest.Address(t)
@@ -36,7 +36,7 @@ func TestPublic(t *testing.T) {
 			r.Host = "demo.example"
 			resp, err := http.DefaultClient.Do(r)
 			if err != nil {
-				return 0, "" // it begins anew
+				return 0, "" // it begins again
 			}
 			defer resp.Body.Close()
 			body, _ := io.ReadAll(resp.Body)
@@ -61,7 +61,7 @@ func TestPublic(t *testing.T) {
 			}
 			return status == 200
 		})
-		brokertest.Eventually(t, "it begins anew", func() bool {
+		brokertest.Eventually(t, "it begins again", func() bool {
 			return strings.Count(said.String(), "messages published") > 1
 		})
 		cancel()
