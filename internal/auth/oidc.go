@@ -50,7 +50,7 @@ const (
 	clockOffset = time.Minute
 )
 
-// OIDCConfig is a provider of OpenID Connect and who has which role.
+// OIDCConfig configures the OpenID Connect provider, and the roles of its groups.
 type OIDCConfig struct {
 	Issuer     string
 	ClientID   string
@@ -199,7 +199,7 @@ func (o *OIDC) provider(ctx context.Context) (*provider, error) {
 			return nil, fmt.Errorf("%w: its endpoint %q is not https", errSilent, at)
 		}
 	}
-	// Trying which one works would use up the code. Not every provider that has both decodes the header.
+	// A try with the wrong one would use up the code. Some providers that support both do not decode the header.
 	found.endpoint.AuthStyle = oauth2.AuthStyleInHeader
 	if slices.Contains(more.Methods, "client_secret_post") {
 		found.endpoint.AuthStyle = oauth2.AuthStyleInParams
@@ -210,11 +210,29 @@ func (o *OIDC) provider(ctx context.Context) (*provider, error) {
 	return found, nil
 }
 
-// config is that of one call.
-func (o *OIDC) config(p *provider) (*oauth2.Config, error) {
-	secret, err := o.secret()
-	return &oauth2.Config{ClientID: o.ClientID, ClientSecret: secret, Endpoint: p.endpoint, RedirectURL: o.redirect,
-		Scopes: append([]string{oidc.ScopeOpenID}, o.Scopes...)}, err
+// call is what one call of the provider needs. The error is errSilent, or that of the secret's file.
+type call struct {
+	*provider
+	oauth2.Config
+	ctx   context.Context
+	leave func() // ends the call
+}
+
+func (o *OIDC) call(ctx context.Context) (*call, error) {
+	ctx, leave, err := o.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, err := o.provider(ctx)
+	if err == nil {
+		var secret string
+		if secret, err = o.secret(); err == nil {
+			return &call{p, oauth2.Config{ClientID: o.ClientID, ClientSecret: secret, Endpoint: p.endpoint,
+				RedirectURL: o.redirect, Scopes: append([]string{oidc.ScopeOpenID}, o.Scopes...)}, ctx, leave}, nil
+		}
+	}
+	leave()
+	return nil, err
 }
 
 // flow is a sign-in that a browser has begun, in its cookie.
@@ -224,17 +242,12 @@ type flow struct {
 }
 
 func (o *OIDC) begin(ctx context.Context, f flow) (to string, err error) {
-	ctx, leave, err := o.enter(ctx)
+	c, err := o.call(ctx)
 	if err != nil {
 		return "", err
 	}
-	defer leave()
-	p, err := o.provider(ctx)
-	if err != nil {
-		return "", err
-	}
-	c, err := o.config(p)
-	return c.AuthCodeURL(f.State, oidc.Nonce(f.Nonce), oauth2.S256ChallengeOption(f.Verifier)), err
+	defer c.leave()
+	return c.AuthCodeURL(f.State, oidc.Nonce(f.Nonce), oauth2.S256ChallengeOption(f.Verifier)), nil
 }
 
 // person is who the provider says it is.
@@ -244,8 +257,7 @@ type person struct {
 	refresh string
 }
 
-// finish returns who has come back from the provider with an answer. Its errors are errSilent, *NoRoleError and
-// others, with which no one is let in.
+// finish exchanges the provider's answer for the person. After any error, no one is signed in.
 func (o *OIDC) finish(ctx context.Context, answer url.Values, f flow) (person, error) {
 	if e := answer.Get("error"); e != "" {
 		return person{}, fmt.Errorf("the provider says %.80q: %.200q", e, answer.Get("error_description"))
@@ -253,68 +265,55 @@ func (o *OIDC) finish(ctx context.Context, answer url.Values, f flow) (person, e
 	if iss := answer.Get("iss"); iss != "" && iss != o.Issuer {
 		return person{}, fmt.Errorf("another provider answers: %.200q", iss)
 	}
-	ctx, leave, err := o.enter(ctx)
+	c, err := o.call(ctx)
 	if err != nil {
 		return person{}, err
 	}
-	defer leave()
-	p, err := o.provider(ctx)
-	if err != nil {
-		return person{}, err
-	}
-	c, err := o.config(p)
-	if err != nil {
-		return person{}, err
-	}
-	t, err := c.Exchange(ctx, answer.Get("code"), oauth2.VerifierOption(f.Verifier))
+	defer c.leave()
+	t, err := c.Exchange(c.ctx, answer.Get("code"), oauth2.VerifierOption(f.Verifier))
 	if err != nil {
 		return person{}, refusal(err)
 	}
 	raw, _ := t.Extra("id_token").(string)
-	id, err := o.verify(ctx, p, raw)
+	id, err := o.verify(c, raw)
 	if err != nil {
 		return person{}, err
 	}
 	if subtle.ConstantTimeCompare([]byte(id.Nonce), []byte(f.Nonce)) != 1 {
 		return person{}, errors.New("the ID token has another nonce")
 	}
-	return o.person(ctx, p, t, id)
+	return o.person(c, t, id)
 }
 
-// renew asks the provider whether a person may go on, and returns their role of now. Its errors are those of finish.
+// renew asks the provider for the person's present groups. Its error is errSilent where the session may continue.
 func (o *OIDC) renew(ctx context.Context, refresh, subject string) (person, error) {
-	ctx, leave, err := o.enter(ctx)
+	c, err := o.call(ctx)
+	if err != nil && !errors.Is(err, errSilent) { // a secret that cannot be read ends no session
+		err = fmt.Errorf("%w: %w", errSilent, err)
+	}
 	if err != nil {
 		return person{}, err
 	}
-	defer leave()
-	p, err := o.provider(ctx)
-	if err != nil {
-		return person{}, err
-	}
-	c, err := o.config(p)
-	if err != nil {
-		return person{}, fmt.Errorf("%w: %w", errSilent, err)
-	}
-	t, err := c.TokenSource(ctx, &oauth2.Token{RefreshToken: refresh}).Token()
+	defer c.leave()
+	t, err := c.TokenSource(c.ctx, &oauth2.Token{RefreshToken: refresh}).Token()
 	if err != nil {
 		return person{}, refusal(err)
 	}
 	var id *oidc.IDToken // which providers may leave out here
 	if raw, ok := t.Extra("id_token").(string); ok {
-		if id, err = o.verify(ctx, p, raw); err != nil {
+		if id, err = o.verify(c, raw); err != nil {
 			return person{}, err
 		}
 	}
-	who, err := o.person(ctx, p, t, id)
+	who, err := o.person(c, t, id)
 	if err == nil && who.subject != subject {
 		return person{}, errors.New("the provider answers for another person")
 	}
 	return who, err
 }
 
-// refusal tells a provider that says no from one that does not answer. What it says stays out of the error, but for
-// its code: it may have what was sent.
+// refusal returns errSilent if the provider did not answer. Of what it did answer the error has only the code, since
+// the rest may repeat the secret.
 func refusal(err error) error {
 	var said *oauth2.RetrieveError
 	if errors.As(err, &said) && said.Response != nil && said.Response.StatusCode < 500 &&
@@ -326,8 +325,8 @@ func refusal(err error) error {
 	return fmt.Errorf("%w: %w", errSilent, err)
 }
 
-func (o *OIDC) verify(ctx context.Context, p *provider, raw string) (*oidc.IDToken, error) {
-	id, err := p.verifier.Verify(ctx, raw)
+func (o *OIDC) verify(c *call, raw string) (*oidc.IDToken, error) {
+	id, err := c.verifier.Verify(c.ctx, raw)
 	if err != nil {
 		return nil, fmt.Errorf("the ID token is not valid: %w", err)
 	}
@@ -344,15 +343,15 @@ func (o *OIDC) verify(ctx context.Context, p *provider, raw string) (*oidc.IDTok
 }
 
 // person reads the claims of the ID token; what that lacks the provider's userinfo has.
-func (o *OIDC) person(ctx context.Context, p *provider, t *oauth2.Token, id *oidc.IDToken) (person, error) {
+func (o *OIDC) person(by *call, t *oauth2.Token, id *oidc.IDToken) (person, error) {
 	all := map[string]json.RawMessage{}
 	if id != nil {
 		if err := id.Claims(&all); err != nil {
 			return person{}, fmt.Errorf("the ID token: %w", err)
 		}
 	}
-	if all[o.Claim] == nil && p.UserInfoEndpoint() != "" {
-		info, err := p.UserInfo(ctx, oauth2.StaticTokenSource(t))
+	if all[o.Claim] == nil && by.UserInfoEndpoint() != "" {
+		info, err := by.UserInfo(by.ctx, oauth2.StaticTokenSource(t))
 		if err != nil {
 			return person{}, fmt.Errorf("%w: its userinfo: %.300w", errSilent, err)
 		}
@@ -549,7 +548,7 @@ func (g *Guard) renewed(ctx context.Context, id string, s session) (Caller, erro
 		return Caller{}, ErrSignIn
 	}
 	if s.Renews && !time.Now().Before(s.renewal.Next) {
-		// Another request may wait for the same answer, and the provider takes a refresh token once.
+		// Other requests wait for the same answer: the provider accepts a refresh token once.
 		ctx := context.WithoutCancel(ctx)
 		v, err, _ := g.OIDC.renewing.Do(sessionName(id), func() (any, error) { return g.renew(ctx, id) })
 		if err != nil {
