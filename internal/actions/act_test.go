@@ -185,7 +185,7 @@ func TestNothingIsDoneWithoutRightOrAudit(t *testing.T) {
 	})
 }
 
-// What callers say that they did differs from what was done here, and is of a few actions alone.
+// A report is an entry of its own kind, and only four actions can be reported.
 func TestAReportIsTheCallersWord(t *testing.T) {
 	d := newDesk(memstore.New())
 	readOnly := caller(auth.Admin)
@@ -201,7 +201,8 @@ func TestAReportIsTheCallersWord(t *testing.T) {
 		{caller(auth.Admin), actions.Enroll, []string{"orders", "mail"}, nil, "reported.enroll orders, mail 0: reported 0"},
 		{readOnly, actions.Move, []string{"orders", "orders.v2"}, nil, "reported.move orders to orders.v2 0: reported 0"},
 		{caller(auth.Admin, "orders"), actions.DoctorFix, []string{"orders"}, nil, "reported.doctor.fix orders 0: reported 0"},
-		{caller(auth.Admin, "orders"), actions.Unenroll, []string{"orders", "mail"}, auth.ErrForbidden, "reported.unenroll orders, mail 0: refused"},
+		{caller(auth.Admin, "orders"), actions.Unenroll, []string{"orders", "mail"}, auth.ErrForbidden,
+			"reported.unenroll orders, mail 0: refused"},
 		{caller(auth.Editor), actions.Enroll, []string{"orders"}, auth.ErrForbidden, "reported.enroll orders 0: refused"},
 		{auth.Caller{}, actions.Enroll, []string{"orders"}, auth.ErrSignIn, ""},
 		{caller(auth.Editor), "pause", []string{"orders"}, inspect.ErrInvalid, ""},
@@ -222,7 +223,8 @@ func TestAReportIsTheCallersWord(t *testing.T) {
 		}
 	}
 	d.audit.Full = errors.New("disk full")
-	expect.Err(t, d.Report(ctx, caller(auth.Admin), actions.Report{Action: actions.Enroll, Queues: []string{"orders"}}), actions.ErrNoAudit, "without audit")
+	enrolled := actions.Report{Action: actions.Enroll, Queues: []string{"orders"}}
+	expect.Err(t, d.Report(ctx, caller(auth.Admin), enrolled), actions.ErrNoAudit, "without audit")
 }
 
 // Invalid requests and unknown ids are not logged, and what each caller adds is limited.

@@ -290,8 +290,7 @@ func TestABreakerThatAPersonSets(t *testing.T) {
 	})
 }
 
-// A group's state is kept, filters the lists, and ends by itself: what is resolved when its error comes again, what
-// is ignored when it comes ten times as often.
+// A resolved group reopens when its error comes again, an ignored one when it comes ten times as often.
 func TestGroupStates(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		fail := func(n int) {
@@ -580,7 +579,8 @@ func TestAnEditOfWhatIsMasked(t *testing.T) {
 			t.Errorf("%+v", done)
 		}
 		made := d.kept(t, done.New).Message
-		if string(made.Body) != `{"iban": "s3cret", "n": 2, "l": [{"iban": "s3cret2"}, {"iban": "s3cret1"}]}` || made.Headers["token"] != "s3cret" {
+		const kept = `{"iban": "s3cret", "n": 2, "l": [{"iban": "s3cret2"}, {"iban": "s3cret1"}]}`
+		if string(made.Body) != kept || made.Headers["token"] != "s3cret" {
 			t.Errorf("%s, %v", made.Body, made.Headers)
 		}
 	})

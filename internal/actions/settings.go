@@ -334,13 +334,13 @@ const (
 // MaxReported is how many queues one report can name.
 const MaxReported = 500
 
-// Report is what callers say that they did at RabbitMQ themselves.
+// Report names what a caller did at RabbitMQ.
 type Report struct {
 	Action string   `json:"action" enum:"enroll,unenroll,move,doctor.fix"`
 	Queues []string `json:"queues" minItems:"1" maxItems:"500" doc:"Which queues; of a move from and to."`
 }
 
-// Report writes to the audit log what callers say that they did. Their entries alone begin with "reported.".
+// Report writes a caller's report to the audit log. Only such entries begin with "reported.".
 func (a *Actions) Report(_ context.Context, by auth.Caller, r Report) error {
 	separator := ", "
 	switch r.Action {
@@ -365,7 +365,7 @@ func (a *Actions) Report(_ context.Context, by auth.Caller, r Report) error {
 		return fmt.Errorf("%w: %s of %d queues cannot be reported", inspect.ErrInvalid, r.Action, n)
 	}
 	for _, queue := range r.Queues {
-		if queue == "" || len(queue) > maxQueueName {
+		if queue == "" || len(queue) > maxNameLen {
 			return fmt.Errorf("%w: %.60q is no queue's name", inspect.ErrInvalid, queue)
 		}
 	}
@@ -380,9 +380,6 @@ func (a *Actions) Report(_ context.Context, by auth.Caller, r Report) error {
 	end("reported", 0)
 	return nil
 }
-
-// maxQueueName is RabbitMQ's limit, in bytes.
-const maxQueueName = 255
 
 // SnapshotMade is a snapshot of the store.
 type SnapshotMade struct {

@@ -126,7 +126,8 @@ func (p *fakeProvider) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err := r.Context().Err(); err != nil { // the answer is lost
 			return nil, err
 		}
-		say(map[string]any{"access_token": "a", "token_type": "Bearer", "refresh_token": p.refresh, "expires_in": 300, "id_token": p.token(asked.Get("nonce"))})
+		say(map[string]any{"access_token": "a", "token_type": "Bearer", "refresh_token": p.refresh,
+			"expires_in": 300, "id_token": p.token(asked.Get("nonce"))})
 	default:
 		w.WriteHeader(404)
 	}
@@ -136,7 +137,8 @@ func (p *fakeProvider) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func (p *fakeProvider) token(nonce string) string {
-	claims := map[string]any{"iss": issuer, "aud": client, "sub": "42", "exp": time.Now().Add(5 * time.Minute).Unix(), "iat": time.Now().Unix(),
+	claims := map[string]any{"iss": issuer, "aud": client, "sub": "42",
+		"exp": time.Now().Add(5 * time.Minute).Unix(), "iat": time.Now().Unix(),
 		"nonce": nonce, "email": "ann@example.com", "email_verified": true, "groups": []string{"staff", "on-call"}}
 	maps.Copy(claims, p.claims)
 	maps.DeleteFunc(claims, func(_ string, v any) bool { return v == nil })
@@ -249,7 +251,7 @@ func TestPeopleSignInWithOpenIDConnect(t *testing.T) {
 	}
 }
 
-// nobody fails unless an answer of the provider's lets no one in, and says why.
+// nobody fails if the provider's answer signs somebody in, or the page does not say why it did not.
 func nobody(t *testing.T, what string, b *browser, answer, why string) {
 	t.Helper()
 	w := b.get(answer)
@@ -476,7 +478,7 @@ func TestSigningOutEverywhereEndsAllSessionsOfOne(t *testing.T) {
 	expect.Equal(t, [3]int{b.get("/").Code, second.get("/").Code, bob.get("/").Code}, [3]int{401, 401, 200}, "afterwards")
 }
 
-// A refresh token is used once, also by requests at once, of which the first may go away.
+// Of several requests at once, one uses the refresh token, also if its client has gone.
 func TestRequestsAtOnceRenewOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProvider(t)

@@ -54,8 +54,8 @@ func (p *program) locate(c *cobra.Command, cfg *config.Config) error {
 // reportTimeout bounds how long a command that is done waits for the service.
 const reportTimeout = 5 * time.Second
 
-// report has the service's audit log say what was done at RabbitMQ without it. That stands whether or not this
-// succeeds, so an error is at most a line, and only if a service is expected to answer.
+// report reports to the service's audit log what the command did at RabbitMQ. The command has succeeded whether or not
+// this does: an error is one line, and only where an address was given.
 func (p *program) report(ctx context.Context, action string, queues []string) {
 	if len(queues) == 0 {
 		return

@@ -905,7 +905,7 @@ func TestWatchShowsItAgainUntilItIsEnded(t *testing.T) {
 	})
 }
 
-// What has ended is not watched any more. A ledger that is off is.
+// --watch ends with the operation, and continues where the ledger is off.
 func TestWatchEndsWithTheOperation(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	asked := map[string]int{}

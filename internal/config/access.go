@@ -258,8 +258,8 @@ func (r *Redis) TLSConfig() (*tls.Config, error) {
 	return c, nil
 }
 
-// CheckFiles returns why the files of auth.oidc, or the TLS files of the page or of Redis cannot be used. Those of
-// RabbitMQ are checked whenever the file is read.
+// CheckFiles checks the files of auth.oidc and the TLS files of the page and of Redis. Those of RabbitMQ are checked
+// whenever they are read.
 func (c *Config) CheckFiles() error {
 	_, err := c.Store.Redis.TLSConfig()
 	if c.Access.HasTLS() {
