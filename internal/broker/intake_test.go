@@ -256,29 +256,39 @@ func (h *failsFrom) Handle(context.Context, []wire.Delivery) error {
 	return nil
 }
 
+// intakeOfModel runs an intake on a model of RabbitMQ until the test ends. publish publishes to it.
+func intakeOfModel(t *testing.T, version string, h broker.Handler) (b *model.Broker, publish func(body []byte)) {
+	b = model.New(model.Options{Version: version})
+	t.Cleanup(b.Close)
+	config := broker.Config{URL: "amqp://guest:guest@model/%2F", Log: slog.New(slog.DiscardHandler),
+		AMQP: amqp.Config{Dial: b.Dial}}
+	ctx, stop := context.WithCancel(context.Background())
+	var run sync.WaitGroup
+	t.Cleanup(run.Wait)
+	t.Cleanup(stop)
+	run.Go(func() {
+		_ = broker.NewIntakeConsumer(config, 1000, func(error) {}, func(int) {}).Run(ctx, h)
+	})
+	time.Sleep(5 * time.Second)
+	conn, err := amqp.DialConfig(config.URL, config.AMQP)
+	must(t, err)
+	t.Cleanup(func() { conn.Close() })
+	ch, err := conn.Channel()
+	must(t, err)
+	return b, func(body []byte) {
+		must(t, ch.PublishWithContext(ctx, "", wire.QueueIntake, false, false,
+			amqp.Publishing{Body: body, DeliveryMode: amqp.Persistent}))
+	}
+}
+
 // Otherwise, after a crash or a stop, RabbitMQ would redeliver messages stored long before.
 func TestWhatIsStoredIsAcknowledgedWhileTheNextBatchCannotBeStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := model.New(model.Options{Version: "4.3.6"})
-		defer b.Close()
-		config := broker.Config{URL: "amqp://guest:guest@model/%2F", Log: slog.New(slog.DiscardHandler), AMQP: amqp.Config{Dial: b.Dial}}
 		h := &failsFrom{from: 2}
-		ctx, stop := context.WithCancel(t.Context())
-		var run sync.WaitGroup
-		defer run.Wait()
-		defer stop()
-		run.Go(func() {
-			_ = broker.NewIntakeConsumer(config, 1000, func(error) {}, func(int) {}).Run(ctx, h)
-		})
-		time.Sleep(5 * time.Second)
-		conn, err := amqp.DialConfig(config.URL, amqp.Config{Dial: b.Dial})
-		must(t, err)
-		defer conn.Close()
-		ch, err := conn.Channel()
-		must(t, err)
+		b, publish := intakeOfModel(t, "4.3.6", h)
 		// The first fills the first window; no two of the others fit one batch.
 		for range 5 {
-			must(t, ch.PublishWithContext(ctx, "", wire.QueueIntake, false, false, amqp.Publishing{Body: make([]byte, 5<<20), DeliveryMode: amqp.Persistent}))
+			publish(make([]byte, 5<<20))
 		}
 		time.Sleep(time.Minute)
 		if q, _ := b.Queue(wire.QueueIntake); h.batches != 2 || q.Messages != 3 {
@@ -303,25 +313,10 @@ func (h *counter) Handle(_ context.Context, batch []wire.Delivery) error {
 // must not wait for ever.
 func TestADeletedQueueIsConsumedAgainWithoutAWordOfRabbitMQs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := model.New(model.Options{Version: "3.10.8"})
-		defer b.Close()
-		config := broker.Config{URL: "amqp://guest:guest@model/%2F", Log: slog.New(slog.DiscardHandler), AMQP: amqp.Config{Dial: b.Dial}}
 		h := &counter{}
-		ctx, stop := context.WithCancel(t.Context())
-		var run sync.WaitGroup
-		defer run.Wait()
-		defer stop()
-		run.Go(func() {
-			_ = broker.NewIntakeConsumer(config, 1000, func(error) {}, func(int) {}).Run(ctx, h)
-		})
-		time.Sleep(5 * time.Second)
-		conn, err := amqp.DialConfig(config.URL, amqp.Config{Dial: b.Dial})
-		must(t, err)
-		defer conn.Close()
-		ch, err := conn.Channel()
-		must(t, err)
+		b, publish := intakeOfModel(t, "3.10.8", h)
 		for n := range 3 {
-			must(t, ch.PublishWithContext(ctx, "", wire.QueueIntake, false, false, amqp.Publishing{Body: []byte("x"), DeliveryMode: amqp.Persistent}))
+			publish([]byte("x"))
 			time.Sleep(time.Minute)
 			expect.Equal(t, h.messages.Load(), int32(n+1), "are stored a minute later")
 			b.DeleteQuietly(wire.QueueIntake)
