@@ -24,6 +24,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
+	"github.com/redrive-mq/redrive/internal/mask"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
@@ -823,5 +824,28 @@ func TestWhatHoldsAMessageBack(t *testing.T) {
 			}
 			expect.Equal(t, strings.Join(got, "; "), is.want, "held back by")
 		})
+	}
+}
+
+// The errors of earlier failures are masked as the last one is.
+func TestPastFailuresAreMasked(t *testing.T) {
+	s := memstore.New()
+	c := inspect.New(inspect.Config{Store: s})
+	rules := mask.New([]mask.Entry{{Patterns: []string{"/ann/"}}}, mask.DefaultBodies())
+	c.Mask = func() *mask.Rules { return rules }
+	r := record("orders", store.Waiting, "x")
+	r.Error = "ann has no account"
+	must(t, s.Add(ctx, []*store.Record{r}))
+	inspecttest.RetryDue(t, s, "orders", r.Due)
+	again := *r
+	again.Failures, again.State = r.Failures+1, store.Parked
+	must(t, s.Add(ctx, []*store.Record{&again}))
+	for role, want := range map[auth.Role]string{auth.Viewer: "[masked] has no account", auth.Admin: "ann has no account"} {
+		m, err := c.Message(ctx, caller(role), r.ID.String())
+		must(t, err)
+		expect.Equal(t, len(m.Timeline), 2, "failures")
+		for i, step := range m.Timeline {
+			expect.Equal(t, step.Error, want, "failure %d as %s sees it", i, role)
+		}
 	}
 }

@@ -574,6 +574,21 @@ func TestARouteForAQueueIsToldOfItsForwardTargets(t *testing.T) {
 	})
 }
 
+// What leaves for a service has its errors masked, of consumers and our own.
+func TestErrorsOfANoticeAreMasked(t *testing.T) {
+	inFakeTime(t, nil, func(t *testing.T, d *desk) {
+		d.stop()
+		var got []ErrorCount
+		d.to = func(m *Message, _ send) error { got = m.Items[0].Errors; return nil }
+		d.o.Mask = func(queue, text string) string { return strings.ReplaceAll(text, "of "+queue, "[masked]") }
+		d.open(t)
+		park(t, d.Engine, "orders", "card of orders", "card of mail", "(out of orders)")
+		d.after(t, time.Minute)
+		slices.SortFunc(got, func(a, b ErrorCount) int { return strings.Compare(a.Error, b.Error) })
+		expect.Equal(t, fmt.Sprint(got), "[{card [masked] 1} {card of mail 1} {out [masked] 1}]", "the errors")
+	})
+}
+
 // heard are the notifications sent by replicas, where no socket may be.
 type heard struct {
 	mu  sync.Mutex

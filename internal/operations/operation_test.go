@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
+	"github.com/redrive-mq/redrive/internal/mask"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -472,20 +474,23 @@ func TestTheRestIsChangedOnlyIfTheCanaryDoesNotFailAgain(t *testing.T) {
 	}
 }
 
+// failsAgain are ways in which a message fails again and is not kept.
+var failsAgain = map[string]func(*testing.T, *desk, *store.Record){
+	"and are not kept": func(t *testing.T, d *desk, r *store.Record) {
+		d.Failed(retry.Event{Kind: retry.Failed, ID: r.ID, Failures: 1, Error: "no stock again", At: r.FailedAt.Add(time.Hour)})
+	},
+	"and were retried since": func(t *testing.T, d *desk, r *store.Record) {
+		again := *r
+		again.Failures, again.FailedAt, again.Error, again.State, again.Due = 1, r.FailedAt.Add(time.Hour), "no stock again", store.Waiting, time.Now()
+		d.add(t, &again)
+		d.give(t, "orders", func(*store.Record) bool { return false })
+	},
+}
+
 // A message that failed again is not always kept: it may wait in RabbitMQ, be discarded
 // by its policy, or have been retried once more before anyone looked.
 func TestACanaryWhoseMessagesFailedAgainIsNotDone(t *testing.T) {
-	for name, fail := range map[string]func(*testing.T, *desk, *store.Record){
-		"and are not kept": func(t *testing.T, d *desk, r *store.Record) {
-			d.Failed(retry.Event{Kind: retry.Failed, ID: r.ID, Failures: 1, Error: "no stock again", At: r.FailedAt.Add(time.Hour)})
-		},
-		"and were retried since": func(t *testing.T, d *desk, r *store.Record) {
-			again := *r
-			again.Failures, again.FailedAt, again.Error, again.State, again.Due = 1, r.FailedAt.Add(time.Hour), "no stock again", store.Waiting, time.Now()
-			d.add(t, &again)
-			d.give(t, "orders", func(*store.Record) bool { return false })
-		},
-	} {
+	for name, fail := range failsAgain {
 		for _, count := range []int{5, 30} { // the canary is all of the operation, or its first messages
 			t.Run(fmt.Sprintf("%s, 5 of %d", name, count), func(t *testing.T) {
 				inFakeTime(t, func(t *testing.T, d *desk) {
@@ -502,6 +507,32 @@ func TestACanaryWhoseMessagesFailedAgainIsNotDone(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// Everyone sees an operation, so why it stopped is masked.
+func TestWhyACanaryFailedIsMasked(t *testing.T) {
+	fails := maps.Clone(failsAgain)
+	fails["and are kept"] = func(t *testing.T, d *desk, _ *store.Record) {
+		d.give(t, "orders", func(r *store.Record) bool { return string(r.Message.Body) == "2" })
+	}
+	for name, fail := range fails {
+		t.Run(name, func(t *testing.T) {
+			inFakeTime(t, func(t *testing.T, d *desk) {
+				rules := mask.New([]mask.Entry{{Patterns: []string{"/stock/"}}}, mask.DefaultBodies())
+				d.Inspector.Mask = func() *mask.Rules { return rules }
+				all := d.parked(t, "orders", 5)
+				p := d.started(t, actions.Replay, "queue:orders", operations.Start{CanarySize: 5, CanaryWait: "30s"})
+				time.Sleep(time.Second)
+				if name != "and are kept" {
+					d.give(t, "orders", func(*store.Record) bool { return false })
+					time.Sleep(time.Second)
+				}
+				fail(t, d, all[2])
+				time.Sleep(time.Minute)
+				d.is(t, p.ID, operations.Stopped, 5, "no [masked] again")
+			})
+		})
 	}
 }
 
