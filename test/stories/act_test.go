@@ -63,6 +63,10 @@ func TestAPausedQueueRetriesNothingUntilItIsResumed(t *testing.T) {
 		}
 		brokertest.Eventually(t, "20 wait", func() bool { return s.kept(t, "orders").Waiting == 20 })
 		orders.Nothing()
+		held, err := s.Client.Message(ctx, s.only(t, "queue:orders text:19"))
+		if err != nil || len(held.HeldBy) == 0 || !strings.HasSuffix(held.HeldBy[0].Why, ": the database is down") {
+			t.Errorf("held back by %+v, %v", held.HeldBy, err)
+		}
 		must(t, s.Stop())
 		s = managed(t, v, threeAttempts, data)
 		is, err := s.Client.Overview(ctx)
@@ -72,6 +76,9 @@ func TestAPausedQueueRetriesNothingUntilItIsResumed(t *testing.T) {
 			failed += minute.Failed
 		}
 		expect.Equal(t, failed, 40, "failed in the last hour, after a restart")
+		if !slices.Contains(is.Parts, inspect.Part{Name: "Ledger", Text: "adds up", Well: true}) {
+			t.Errorf("the parts are %+v", is.Parts)
+		}
 		mail.Fail("after a restart")
 		mail.Take("after a restart")
 		orders.Nothing()
