@@ -413,7 +413,7 @@ func (g *Guard) ProviderName() string {
 	return g.OIDC.Name
 }
 
-// flowCookie returns a cookie that the provider's answer brings along, as the session's does not. With
+// flowCookie returns a cookie that the browser, unlike the session's, also sends when the provider leads it back. With
 // HTTPS no other host can set it.
 func (g *Guard) flowCookie(value string, maxAge int) *http.Cookie {
 	name := "redrive-oidc"

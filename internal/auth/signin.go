@@ -188,7 +188,7 @@ func (g *Guard) SignOut(w http.ResponseWriter, r *http.Request) {
 			err = nil
 		}
 	}
-	if err = errors.Join(err, g.end(r)); err != nil { // then it is not: the browser keeps what ends it
+	if err = errors.Join(err, g.end(r)); err != nil { // the session goes on, so the browser keeps its cookie
 		g.refuse(w, r, err)
 		return
 	}

@@ -571,7 +571,7 @@ func ago(t *time.Time, now time.Time) string {
 	return policy.FormatDuration(now.Sub(*t).Round(time.Second)) + " ago"
 }
 
-// untilText says how far ahead a time is, or how long past: what was due just now is due now.
+// untilText returns how far a time is ahead or past. Up to 5 s past is now.
 func untilText(t *time.Time, now time.Time) string {
 	if t != nil && t.Before(now) && now.Sub(*t) < 5*time.Second {
 		return "now"

@@ -132,7 +132,7 @@ var views = map[string]func(*rapid.T, io.Writer, time.Time) (lines int){
 	"audit":      drawn(auditColumns),
 	"status": func(t *rapid.T, w io.Writer, now time.Time) int {
 		st := filled[inspect.Overview](t)
-		// What was started, each condition or notice and what waits; replicas and queues, with what is above and below them.
+		// The service, two conditions, two notices, what waits; replicas and queues, with their heads.
 		lines := 1 + 2 + 2 + 1 + 4 + 4
 		if st.Ready {
 			lines++

@@ -54,7 +54,7 @@ type Config struct {
 	Adopt []Followed
 	// Watch are the queues that are watched otherwise than by default.
 	Watch Watches
-	// Mask is what of messages is masked, for roles that Access.Bodies says.
+	// Mask has the rules for the roles whose level in Access.Bodies is masked.
 	Mask []mask.Entry
 	// Decode are the types of bodies.
 	Decode decode.Options

@@ -22,7 +22,7 @@ func (in *Inspector) Masked(by auth.Caller, r *store.Record) *mask.Of {
 	return &of
 }
 
-// Whole refuses who does not see messages as they are.
+// Whole returns an error unless a caller sees messages unmasked.
 func (in *Inspector) Whole(by auth.Caller) error {
 	if in.Mask().Sees(by.Role) {
 		return nil
@@ -31,7 +31,7 @@ func (in *Inspector) Whole(by auth.Caller) error {
 		"%w: bodies are masked for %s, who is %s", auth.ErrForbidden, by.Name, by.Role)
 }
 
-// ForAll masks a text about a message of a queue that is kept for whoever asks, such as why an operation stopped.
+// ForAll masks a text that every caller sees, such as why an operation stopped.
 func (in *Inspector) ForAll(queue, text string) string { return in.Mask().Text(queue, text) }
 
 // masked returns a record as its caller sees it. It has no body where anything is masked: see decodedFor.
@@ -69,7 +69,7 @@ func (in *Inspector) decodedFor(ctx context.Context, by auth.Caller, l *store.Li
 	}
 }
 
-// refuse refuses a query about what is masked for its caller.
+// refuse returns an error if a query is about what is masked for its caller.
 func (in *Inspector) refuse(by auth.Caller, q *query.Query) (err error) {
 	rules := in.Mask()
 	if rules.Sees(by.Role) {

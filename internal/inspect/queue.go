@@ -51,7 +51,7 @@ type QueuePause struct {
 // HeldBack reports whether due messages are not retried, or not all: see Holds.
 func (q *Queue) HeldBack() bool { return len(q.Holds()) > 0 }
 
-// Holds returns what holds its due messages back: a person, that they cannot be published, no consumers, its breaker.
+// Holds returns why its due messages are not retried: a pause, a failing publish, no consumers, the breaker.
 func (q *Queue) Holds() (all []Hold) {
 	if p := q.Pause; p != nil {
 		why := strings.TrimSuffix(fmt.Sprintf("retries are paused by %s: %s", p.By, p.Reason), ": ")

@@ -207,7 +207,7 @@ func Columns(text string) (all []Column, err error) {
 	return all, nil
 }
 
-// isColumn is false for what is no field of its own, or too long.
+// isColumn reports whether a field can be a column.
 func (f *field) isColumn() bool { return f.short == "" && f.name != "text" }
 
 func columnNames() (names []string) {

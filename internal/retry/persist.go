@@ -240,7 +240,7 @@ const (
 	noTarget    = "it cannot be forwarded to"
 )
 
-// SetupFault returns what in the setup had a message parked, and the remedy; "" if not the setup had.
+// SetupFault returns which mistake in the setup parked a message, and the remedy; "" if none did.
 func (e *Event) SetupFault() string {
 	is := func(why string) bool { return strings.HasPrefix(e.Why, fmt.Sprintf(why, e.Queue)) }
 	switch undecided := strings.HasPrefix(e.Why, "its reason is "); {

@@ -301,7 +301,7 @@ func (s *vhost) parts() func() []inspect.Part {
 		} else if last == nil || time.Since(last.at) > maxUnseen {
 			api.Text, api.Well = "does not answer, or has not yet", false
 		}
-		notices := inspect.Part{Name: "Notifications", Text: "nobody: the config has no route (notify)", Well: true}
+		notices := inspect.Part{Name: "Notifications", Text: "none: the config has no route (notify)", Well: true}
 		if n := s.notify.Routes(); n > 0 {
 			notices.Text = fmt.Sprintf("to %d routes", n)
 		}

@@ -521,7 +521,7 @@ func TestHealthSaysHowEachPartIs(t *testing.T) {
 		return text
 	}
 	for _, want := range []string{"Intake (true): receives what fails\n", "Store (true): 50 GiB are free; below 100 MiB nothing",
-		"Management API (true): not in the config", "Notifications (true): nobody"} {
+		"Management API (true): not in the config", "Notifications (true): none"} {
 		if got := says(); !strings.Contains(got, want) {
 			t.Errorf("%q is not in\n%s", want, got)
 		}
