@@ -98,7 +98,7 @@ var recipes = map[string]recipe{
 	}},
 
 	"dynamic": {section: "A queue per delay", fail: func(s *shop, d amqp.Delivery) error {
-		_, err := s.ch.QueueDeclare("queue.5000", true, false, false, false, amqp.Table{"x-message-ttl": 5000,
+		_, err := s.out.QueueDeclare("queue.5000", true, false, false, false, amqp.Table{"x-message-ttl": 5000,
 			"x-expires": 10000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "work-queue"})
 		if err != nil {
 			return err
@@ -337,6 +337,7 @@ func (a *account) sum(of map[string]int) int {
 type shop struct {
 	*account
 	ch    *amqp.Channel
+	out   *amqp.Channel // its own: the client mixes up the answers to two requests at once on one channel
 	fail  func(*shop, amqp.Delivery) error
 	slow  atomic.Bool // its work takes a while
 	ended chan struct{}
@@ -344,8 +345,8 @@ type shop struct {
 
 func open(t *testing.T, v *brokertest.VHost, queue string, a *account, fail func(*shop, amqp.Delivery) error) *shop {
 	t.Helper()
-	s := &shop{account: a, ch: v.Channel(), fail: fail, ended: make(chan struct{})}
-	must(t, s.ch.Confirm(false))
+	s := &shop{account: a, ch: v.Channel(), out: v.Channel(), fail: fail, ended: make(chan struct{})}
+	must(t, s.out.Confirm(false))
 	must(t, s.ch.Qos(10, 0, false))
 	in, err := s.ch.Consume(queue, "shop", false, false, false, false, nil)
 	must(t, err)
@@ -395,7 +396,7 @@ func (s *shop) stop(t *testing.T) {
 // with a confirm before the acknowledgement.
 func (s *shop) republish(exchange, key string, p amqp.Publishing, d amqp.Delivery) error {
 	p.DeliveryMode = amqp.Persistent
-	c, err := s.ch.PublishWithDeferredConfirm(exchange, key, true, false, p)
+	c, err := s.out.PublishWithDeferredConfirm(exchange, key, true, false, p)
 	if err != nil {
 		return err
 	}
