@@ -150,7 +150,7 @@ func (a *adopting) fill(ctx context.Context, each int) error {
 func (a *adopting) publishNew(ctx context.Context, queue string, n int, headers amqp.Table) error {
 	first, body := a.published, `"`+strings.Repeat("x", max(0, *size-2))+`"`
 	a.published += n
-	return publishEach(ctx, a.url, queue, n, 0, func(i int) amqp.Publishing {
+	return publishEach(ctx, a.url, "", queue, n, 0, func(i int) amqp.Publishing {
 		p := amqp.Publishing{MessageId: strconv.Itoa(first + i), ContentType: "application/json", Headers: headers,
 			DeliveryMode: amqp.Persistent, Body: []byte(body)}
 		if queue == errorQueue { // of documents with the messages in them

@@ -41,6 +41,7 @@ var (
 	delay     = flag.Duration("delay", 5*time.Second, "with -steady: the delay of each message")
 	waiting   = flag.Int("waiting", 0, "measure the service with so many messages waiting in it")
 	adopt     = flag.Int("adopt", 0, "measure the adoption of so many messages in dead-letter queues")
+	pages     = flag.Int("pages", 0, "measure the page with so many messages parked")
 	library   = flag.Bool("library", false, "measure the Go library's consumer")
 )
 
@@ -81,6 +82,12 @@ another machine or of one that somebody else runs).
                    are rejected and adopted, and so many rejected and moved to a quorum
                    queue by RabbitMQ's shovel, which is timed from its first message on.
 
+  bench -pages 100000
+                   so many messages are parked, a sixth of each queue's in one group and
+                   the others in 2,000. How long each page takes, without mask in the
+                   config and with it, in turn and as often as -rounds says; and their
+                   ratio.
+
   bench -library   every message succeeds: redrive.Consume against a bare
                    amqp091-go loop with the same prefetch and acknowledgements.
 
@@ -110,7 +117,7 @@ func run(ctx context.Context) error {
 	if flag.NArg() > 0 {
 		return fmt.Errorf("%q is not expected; --help shows what is", flag.Arg(0))
 	}
-	if *messages < 1 || *rounds < 1 || *size < 0 || *waiting < 0 || *steady < 0 || *adopt < 0 {
+	if *messages < 1 || *rounds < 1 || *size < 0 || *waiting < 0 || *steady < 0 || *adopt < 0 || *pages < 0 {
 		return errors.New("-n and -rounds must be 1 or more, all other numbers 0 or more")
 	}
 	brokers, err := brokertest.FromEnv()
@@ -132,6 +139,8 @@ func run(ctx context.Context) error {
 		measure = withWaiting
 	case *adopt > 0:
 		measure = adoption
+	case *pages > 0:
+		measure = pageTimes
 	case *library:
 		measure = consumers
 	}

@@ -21,6 +21,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
@@ -257,9 +258,10 @@ func startServices(ctx context.Context, v *vhost, store string, count int, delay
 
 // service is Redrive as users run it: a process of its own.
 type service struct {
-	listen    string
-	args, env []string // of its process
-	cmd       *exec.Cmd
+	listen       string
+	args, env    []string // of its process
+	config, yaml string   // its file, and what is in that at least
+	cmd          *exec.Cmd
 }
 
 // newService writes a service's config, with delays by queue; without any it has no config. Its
@@ -279,7 +281,7 @@ func newService(v *vhost, delays map[string]time.Duration) (*service, error) {
 		s.end(syscall.SIGTERM)
 		os.RemoveAll(dir)
 	})
-	data, config := filepath.Join(dir, "data"), filepath.Join(dir, "redrive.yaml")
+	data := filepath.Join(dir, "data")
 	if len(delays) == 0 {
 		s.env = append(s.env, "REDRIVE_STORE_DISK="+data, "REDRIVE_LISTEN="+s.listen)
 		if !strings.HasSuffix(v.Management, ":15672") { // where the service looks for it
@@ -287,17 +289,23 @@ func newService(v *vhost, delays map[string]time.Duration) (*service, error) {
 		}
 		return s, nil
 	}
-	s.args = append(s.args, "--config", config)
+	s.config = filepath.Join(dir, "redrive.yaml")
+	s.args = append(s.args, "--config", s.config)
 	store := "disk: " + data
 	if v.redis != nil {
 		store += ", redis: {url: " + v.redis.URL() + "}"
 	}
-	yaml := fmt.Sprintf("store: {%s}\nlisten: %s\npolicies:\n", store, s.listen)
+	s.yaml = fmt.Sprintf("store: {%s}\nlisten: %s\npolicies:\n", store, s.listen)
 	for queue, delay := range delays {
-		yaml += fmt.Sprintf("- {name: %[1]s, queues: [%[1]s], backoff: {fixed: %[2]dms}, jitter: none, attempts: 1000000}\n",
+		s.yaml += fmt.Sprintf("- {name: %[1]s, queues: [%[1]s], backoff: {fixed: %[2]dms}, jitter: none, attempts: 1000000}\n",
 			queue, delay.Milliseconds())
 	}
-	return s, os.WriteFile(config, []byte(yaml), 0o600)
+	return s, s.configure("")
+}
+
+// configure writes its config, with more in it.
+func (s *service) configure(more string) error {
+	return os.WriteFile(s.config, []byte(s.yaml+more), 0o600)
 }
 
 func (s *service) pid() int { return s.cmd.Process.Pid }
@@ -348,18 +356,26 @@ func (s *service) start(ctx context.Context) error {
 // untilWaiting waits until enough messages of a queue wait in the service, for as
 // long as their number changes.
 func (s *service) untilWaiting(ctx context.Context, queue string, enough func(now int) bool) error {
-	last, changed := -1, time.Now()
-	for {
-		st, err := httpapi.Client{Addr: s.listen}.Overview(ctx)
-		if err != nil {
-			return err
-		}
-		now := 0
-		for _, q := range st.Queues {
+	return s.until(ctx, "messages of "+queue+" wait", enough, func(o *inspect.Overview) (now int) {
+		for _, q := range o.Queues {
 			if q.Name == queue {
 				now = int(q.Waiting)
 			}
 		}
+		return now
+	})
+}
+
+// until waits until a count of the overview is enough, for as long as it changes.
+func (s *service) until(ctx context.Context, what string, enough func(now int) bool,
+	count func(*inspect.Overview) int) error {
+	last, changed := -1, time.Now()
+	for {
+		o, err := httpapi.Client{Addr: s.listen}.Overview(ctx)
+		if err != nil {
+			return err
+		}
+		now := count(&o)
 		if enough(now) {
 			return nil
 		}
@@ -367,7 +383,7 @@ func (s *service) untilWaiting(ctx context.Context, queue string, enough func(no
 			last, changed = now, time.Now()
 		}
 		if time.Since(changed) > time.Minute {
-			return fmt.Errorf("%d messages of %s wait, and for a minute that did not change", now, queue)
+			return fmt.Errorf("%d %s, and for a minute that did not change", now, what)
 		}
 		if err := pause(ctx, 50*time.Millisecond); err != nil {
 			return err

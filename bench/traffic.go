@@ -30,13 +30,13 @@ func onChannel(url string, do func(*amqp.Channel) error) error {
 // pace, so many per second.
 func publish(ctx context.Context, url, queue string, n int, pace float64) error {
 	body := []byte(strings.Repeat("x", *size))
-	return publishEach(ctx, url, queue, n, pace, func(i int) amqp.Publishing {
+	return publishEach(ctx, url, "", queue, n, pace, func(i int) amqp.Publishing {
 		return amqp.Publishing{MessageId: strconv.Itoa(i), DeliveryMode: amqp.Persistent, Body: body}
 	})
 }
 
 // publishEach is publish with messages that differ.
-func publishEach(ctx context.Context, url, queue string, n int, pace float64,
+func publishEach(ctx context.Context, url, exchange, key string, n int, pace float64,
 	message func(i int) amqp.Publishing) error {
 	return onChannel(url, func(ch *amqp.Channel) error {
 		if err := ch.Confirm(false); err != nil {
@@ -51,12 +51,12 @@ func publishEach(ctx context.Context, url, queue string, n int, pace float64,
 				}
 			}
 			var err error
-			if last, err = ch.PublishWithDeferredConfirm("", queue, false, false, message(i)); err != nil {
+			if last, err = ch.PublishWithDeferredConfirm(exchange, key, false, false, message(i)); err != nil {
 				return err
 			}
 		}
 		if ok, err := last.WaitContext(ctx); err != nil || !ok {
-			return errors.Join(fmt.Errorf("RabbitMQ did not confirm the messages to %s", queue), err)
+			return errors.Join(fmt.Errorf("RabbitMQ did not confirm the messages to %s", key), err)
 		}
 		return nil
 	})
