@@ -21,6 +21,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/query"
@@ -170,10 +171,14 @@ type Page struct {
 
 // Shown is a record as a message, as its caller sees it.
 func (in *Inspector) Shown(by auth.Caller, l store.Listed) Message {
+	return in.shown(by, l, in.Store.GroupOf(l.Record))
+}
+
+func (in *Inspector) shown(by auth.Caller, l store.Listed, group errorgroup.ID) Message {
 	r := in.masked(by, l.Record)
 	m := Message{ID: r.ID.String(), Key: string(l.Key), Queue: r.Queue, State: StateName(r.State), Attempt: r.Failures,
 		Replays: r.Replays, Reason: r.Reason, Error: r.Error,
-		Group: in.Store.GroupOf(l.Record).String(), Policy: r.Policy, Rule: r.Rule, Notify: r.Notify.String(),
+		Group: group.String(), Policy: r.Policy, Rule: r.Rule, Notify: r.Notify.String(),
 		FirstFailed: r.FirstFailed, Failed: r.FailedAt,
 		Exchange: r.Message.Exchange, RoutingKey: r.Message.RoutingKey, Type: r.Message.Type,
 		ContentType: r.Message.ContentType,

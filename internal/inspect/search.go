@@ -46,7 +46,8 @@ func (in *Inspector) Search(
 	if limit, err = PageSize(limit); err != nil {
 		return Page{}, err
 	}
-	s := &search{Inspector: in, by: by, query: q, limit: limit, page: Page{Messages: []Message{}}}
+	s := &search{Inspector: in, by: by, query: q, limit: limit, groupOf: in.Store.GroupOf,
+		page: Page{Messages: []Message{}}}
 	if s.columns, err = query.Columns(strings.Join(columns, ",")); err != nil {
 		return Page{}, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
@@ -100,13 +101,14 @@ type search struct {
 	columns []query.Column
 	limit   int
 	paused  map[string]QueuePause
+	groupOf func(*store.Record) errorgroup.ID
 	page    Page
 }
 
 func (s *search) full() bool { return len(s.page.Messages) >= s.limit }
 
 func (s *search) add(l store.Listed) {
-	m := s.Shown(s.by, l)
+	m := s.shown(s.by, l, s.groupOf(l.Record))
 	if s.columns != nil {
 		m.Columns = map[string]string{}
 		s.fill(m, &l, nil)
@@ -120,7 +122,7 @@ func (s *search) add(l store.Listed) {
 func (s *search) fill(m Message, l *store.Listed, decoded func() *decode.Result) {
 	shown := *l
 	shown.Record = s.masked(s.by, l.Record)
-	group := func(*store.Record) errorgroup.ID { return s.Store.GroupOf(l.Record) }
+	group := func(*store.Record) errorgroup.ID { return s.groupOf(l.Record) }
 	for _, c := range s.columns {
 		if c.NeedsBody() == (decoded != nil) {
 			m.Columns[c.Name] = c.Of(&shown, group, decoded)
@@ -169,6 +171,10 @@ func (s *search) kept(ctx context.Context, after string) error {
 	r := n.Range
 	r.NewestFirst, r.Body = true, s.query.NeedsBody()
 	r.After = place.cursor
+	if of := n.Range.Groups; len(of) == 1 { // the store finds no others, and to group an error takes long
+		n.GroupOf = func(*store.Record) errorgroup.ID { return of[0] }
+	}
+	s.groupOf = n.GroupOf
 	leave, err := s.Inspector.search(ctx, s.by, s.query)
 	if err != nil {
 		return err
