@@ -43,12 +43,13 @@ func pageTimes(ctx context.Context, b brokertest.Broker, kind string) error {
 	defer v.close()
 	delays := map[string]time.Duration{}
 	for i := range pageQueues {
-		delays[pageQueue(i)] = 0
+		delays[pageQueue(i)] = 10 * time.Second
 	}
 	if err := startServices(ctx, v, onDisk, 1, delays); err != nil {
 		return err
 	}
 	s := v.services[0]
+	s.yaml = strings.ReplaceAll(s.yaml, "attempts: 1000000", "attempts: 8") // Policies simulates each
 	if err := v.parkEach(ctx, *pages); err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ type Rules struct {
 type entry struct {
 	Entry
 	body, header []string // what follows the first word of each path, in small letters
-	patterns     []*pattern
+	patterns     []pattern
 }
 
 // New compiles rules of valid entries: see CheckPath and CheckPattern.
@@ -153,7 +153,7 @@ func matches(patterns []string, name string) bool {
 // Of is what the rules say of the messages of a queue and a type, for a role.
 type Of struct {
 	body, header []string
-	patterns     []*pattern
+	patterns     []pattern
 	covered      bool // a rule is for its body
 }
 

@@ -6,19 +6,35 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
-// pattern finds parts of a text.
-type pattern struct {
-	*regexp.Regexp
-	// at returns how much of a text is hidden, which begins with a match; nil: the match.
-	at func(s string) int
+// pattern finds the parts of a text that are hidden, as pairs of their start and end.
+type pattern func(s string) [][]int
+
+var builtIn = map[string]pattern{
+	"card_number": candidates(`\b[2-6]`, cardAt), // no issuer's numbers begin otherwise
+	"email":       emails,
+	"iban":        candidates(`\b[A-Za-z]{2}\d\d`, ibanAt),
 }
 
-var builtIn = map[string]*pattern{
-	"card_number": {regexp.MustCompile(`\b[2-6]`), cardAt}, // no issuer's numbers begin otherwise
-	"email":       {Regexp: regexp.MustCompile(`[\pL\pN._%+'#~!$&*/=?^{|}<>-]+(?:@|%40)[\pL\pN#-]+(?:\.[\pL\pN#-]+)*`)},
-	"iban":        {regexp.MustCompile(`\b[A-Za-z]{2}\d\d`), ibanAt},
+// candidates finds what begins with a match of start, if at, which gets all from there on, returns its length.
+func candidates(start string, at func(s string) int) pattern {
+	re := regexp.MustCompile(start)
+	return func(s string) (found [][]int) {
+		done := 0
+		for _, c := range re.FindAllStringIndex(s, -1) {
+			if c[0] < done {
+				continue
+			}
+			if n := at(s[c[0]:]); n > 0 {
+				done = c[0] + n
+				found = append(found, []int{c[0], done})
+			}
+		}
+		return found
+	}
 }
 
 // Patterns are the names of the built-in patterns.
@@ -30,7 +46,7 @@ func CheckPattern(p string) error {
 	return err
 }
 
-func compile(p string) (*pattern, error) {
+func compile(p string) (pattern, error) {
 	if b := builtIn[p]; b != nil {
 		return b, nil
 	}
@@ -45,35 +61,65 @@ func compile(p string) (*pattern, error) {
 	if re.MatchString("") {
 		return nil, errors.New("the regular expression matches an empty text, so it would match everywhere")
 	}
-	return &pattern{Regexp: re}, nil
+	return func(s string) [][]int { return re.FindAllStringIndex(s, -1) }, nil
 }
 
 // mask replaces each part that the pattern finds by what hide returns.
-func (p *pattern) mask(s string, hide func(string) string) string {
-	if p.at == nil {
-		return p.ReplaceAllStringFunc(s, func(match string) string {
-			if match == "" {
-				return ""
-			}
-			return hide(match)
-		})
-	}
+func (p pattern) mask(s string, hide func(string) string) string {
 	done := 0
 	var out strings.Builder
-	for _, start := range p.FindAllStringIndex(s, -1) {
-		if start[0] < done {
-			continue
-		}
-		if n := p.at(s[start[0]:]); n > 0 {
-			out.WriteString(s[done:start[0]])
-			out.WriteString(hide(s[start[0] : start[0]+n]))
-			done = start[0] + n
+	for _, at := range p(s) {
+		if at[0] < at[1] {
+			out.WriteString(s[done:at[0]])
+			out.WriteString(hide(s[at[0]:at[1]]))
+			done = at[1]
 		}
 	}
 	if done == 0 {
 		return s
 	}
 	return out.String() + s[done:]
+}
+
+const beforeAt = "._%+'#~!$&*/=?^{|}<>-" // besides letters and digits
+
+var email = regexp.MustCompile(`^[\pL\pN` + beforeAt + `]+(?:@|%40)[\pL\pN#-]+(?:\.[\pL\pN#-]+)*`)
+
+// emails finds addresses from their @ on, since the expression is slow where there is none.
+func emails(s string) (found [][]int) {
+	part := func(r rune) bool {
+		return unicode.In(r, unicode.L, unicode.N) || strings.ContainsRune(beforeAt, r)
+	}
+	for done := 0; ; {
+		at := strings.IndexByte(s[done:], '@')
+		if coded := strings.Index(s[done:], "%40"); at < 0 || coded >= 0 && coded < at {
+			at = coded
+		}
+		if at < 0 {
+			return found
+		}
+		at += done
+		start := at
+		for start > done {
+			r, size := utf8.DecodeLastRuneInString(s[done:start])
+			if !part(r) {
+				break
+			}
+			start -= size
+		}
+		if match := email.FindStringIndex(s[start:]); match != nil {
+			done = start + match[1]
+			found = append(found, []int{start, done})
+			continue
+		}
+		for done = at + 1; s[at] == '%' && done < len(s); { // none begins in what could have been before an @
+			r, size := utf8.DecodeRuneInString(s[done:])
+			if !part(r) {
+				break
+			}
+			done += size
+		}
+	}
 }
 
 // cardAt returns the length of the longest card number at the start of a text, or 0. It ends where a group of digits
