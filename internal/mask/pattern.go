@@ -14,16 +14,25 @@ import (
 type pattern func(s string) [][]int
 
 var builtIn = map[string]pattern{
-	"card_number": candidates(`\b[2-6]`, cardAt), // no issuer's numbers begin otherwise
+	"card_number": candidates(`\b[2-6]`, leastDigits, cardAt), // no issuer's numbers begin otherwise
 	"email":       emails,
-	"iban":        candidates(`\b[A-Za-z]{2}\d\d`, ibanAt),
+	"iban":        candidates(`\b[A-Za-z]{2}\d\d`, 2, ibanAt),
 }
 
-// candidates finds what begins with a match of start, if at, which gets all from there on, returns its length.
-func candidates(start string, at func(s string) int) pattern {
+// candidates finds what begins with a match of start, if at, which gets all from there on, returns its length. Texts
+// with fewer digits have none.
+func candidates(start string, digits int, at func(s string) int) pattern {
 	re := regexp.MustCompile(start)
 	return func(s string) (found [][]int) {
-		done := 0
+		left, done := digits, 0
+		for i := 0; i < len(s) && left > 0; i++ {
+			if s[i] >= '0' && s[i] <= '9' {
+				left--
+			}
+		}
+		if left > 0 {
+			return nil
+		}
 		for _, c := range re.FindAllStringIndex(s, -1) {
 			if c[0] < done {
 				continue
@@ -122,6 +131,8 @@ func emails(s string) (found [][]int) {
 	}
 }
 
+const leastDigits = 12 // of a card number
+
 // cardAt returns the length of the longest card number at the start of a text, or 0. It ends where a group of digits
 // does.
 func cardAt(s string) (found int) {
@@ -138,7 +149,7 @@ func cardAt(s string) (found int) {
 			break
 		}
 		ends := i+1 == len(s) || s[i+1] < '0' || s[i+1] > '9'
-		if ends && len(digits) >= 12 && luhn(digits) {
+		if ends && len(digits) >= leastDigits && luhn(digits) {
 			found = i + 1
 		}
 	}

@@ -336,7 +336,13 @@ type policyView struct {
 	inspect.PolicyInForce
 	Bars       []waitBar
 	Total      string
+	Drawn      bool // what it does in an outage; each takes up to a second
 	Simulation template.HTML
+}
+
+// Outage returns the link to the page with its picture.
+func (v policyView) Outage() string {
+	return (&url.URL{Path: "/policies", RawQuery: "outage=" + url.QueryEscape(v.Name), Fragment: "p-" + v.Name}).String()
 }
 
 type waitBar struct {

@@ -149,8 +149,9 @@ func (s *server) policies(r *http.Request, c auth.Caller) (view, error) {
 	var views []policyView
 	for _, p := range all {
 		v := policyBars(p)
-		if p.Attempts > 1 {
+		if v.Drawn = p.Attempts > 1 && p.Name == r.URL.Query().Get("outage"); v.Drawn {
 			v.Simulation = s.Simulation(r.Context(), p.Name)
+			err = cmp.Or(err, r.Context().Err())
 		}
 		views = append(views, v)
 	}
