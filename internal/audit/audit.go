@@ -28,7 +28,7 @@ type Entry struct {
 	N         int64      `json:"n" doc:"Grows with time."`
 	At        time.Time  `json:"at"`
 	Who       string     `json:"who"`
-	How       string     `json:"how" doc:"How they signed in: rabbitmq, token or local."`
+	How       string     `json:"how" doc:"How they signed in: rabbitmq, oidc, proxy, token or local."`
 	From      string     `json:"from" doc:"The address the call came from."`
 	Interface string     `json:"face" enum:"page,api,cli"`
 	Did       string     `json:"did" doc:"Such as replay or operation.start; reported.*: only the caller says so."`

@@ -6,6 +6,7 @@
 //	rabbitmq.go  RabbitMQ's users
 //	signin.go    signing in and out with the page; sessions, in the store
 //	oidc.go      people who sign in with OpenID Connect
+//	proxy.go     people whom a proxy names
 //	tls.go       certificates that are renewed while the service runs
 package auth
 
@@ -69,7 +70,7 @@ func ParseRole(s string) (Role, error) {
 // Caller is the person or program that has sent a request.
 type Caller struct {
 	Name string // the user, or the token's name; "local" for whoever is on this machine where no one signs in
-	How  string // "rabbitmq", "oidc", "token", "local" or "visitor"
+	How  string // "rabbitmq", "oidc", "proxy", "token", "local" or "visitor"
 	From string // the address the call came from
 	// Interface is "page", "api" or "cli". Its name in JSON is that of stored sessions.
 	Interface string `json:"Face"`
@@ -91,8 +92,8 @@ func (c Caller) ID() string {
 	return c.How + " " + c.Name
 }
 
-// SignedIn reports whether the caller can sign out.
-func (c Caller) SignedIn() bool { return c.How != "local" && c.How != "visitor" }
+// SignedIn reports whether the caller can sign out here.
+func (c Caller) SignedIn() bool { return c.How != "local" && c.How != "visitor" && c.How != "proxy" }
 
 // May returns nil when the caller has the role and may act on the queue; "" is none. Its errors are
 // ErrReadOnly, ErrSignIn or ErrForbidden.
@@ -136,8 +137,9 @@ type Config struct {
 	Tokens   *Tokens
 	Users    *Users // nil: only tokens
 	OIDC     *OIDC  // nil: no one signs in with OpenID Connect
-	// Proxies are those whose header X-Forwarded-For is believed.
+	// Proxies are those whose header X-Forwarded-For is believed, and the headers of Proxy.
 	Proxies Proxies
+	Proxy   ProxyConfig
 	// Secure: browsers reach the service by HTTPS, here or at a proxy.
 	Secure bool
 	// Public reports whether a request needs no sign-in, as those for health and for the assets of
@@ -257,6 +259,9 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 			}
 			g.redirect(w, r, next, why)
 			return
+		case errors.As(err, new(*NoRoleError)) && g.SignInPage != "" && navigates(r):
+			g.redirect(w, r, "/", "") // which shows what would give a role
+			return
 		case err != nil:
 			g.refuse(w, r, err)
 			return
@@ -275,14 +280,22 @@ func (g *Guard) caller(r *http.Request) (c Caller, err error) {
 	from := g.Proxies.client(r)
 	given := r.Header.Get("Authorization")
 	scheme, value, _ := strings.Cut(given, " ")
+	bearer := strings.EqualFold(scheme, "Bearer")
+	value = strings.TrimSpace(value)
 	switch {
 	case g.Visitors:
 		c = Caller{Name: "visitor", How: "visitor", Role: Viewer}
 		if r.Header.Get("Sec-Fetch-Site") != "" {
 			by = "page"
 		}
-	case strings.EqualFold(scheme, "Bearer"):
-		c, err = g.byToken(r.Context(), strings.TrimSpace(value))
+	case g.named(r) && !(bearer && strings.HasPrefix(value, secretPrefix)):
+		// Other credentials may be the proxy's own.
+		c, err = g.byProxy(r)
+		if r.Header.Get("Sec-Fetch-Site") != "" {
+			by = "page"
+		}
+	case bearer:
+		c, err = g.byToken(r.Context(), value)
 	case strings.EqualFold(scheme, "Basic"):
 		user, password, _ := r.BasicAuth()
 		c, err = g.byUser(r, user, password)
@@ -463,6 +476,11 @@ type Proxies []netip.Prefix
 
 func (p Proxies) has(a netip.Addr) bool {
 	return slices.ContainsFunc(p, func(prefix netip.Prefix) bool { return prefix.Contains(a) })
+}
+
+// Loopback reports whether one is on this machine.
+func (p Proxies) Loopback() bool {
+	return slices.ContainsFunc(p, func(prefix netip.Prefix) bool { return prefix.Addr().IsLoopback() })
 }
 
 // client returns the address that a request comes from: the last one in X-Forwarded-For that is no

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
@@ -153,14 +154,31 @@ var errSilent = errors.New("the OpenID Connect provider does not answer")
 // errElsewhere: a sign-in that this browser has not begun, or too long ago.
 var errElsewhere = errors.New("the sign-in was not begun in this browser, or too long ago")
 
-// NoRoleError: the person is known to the provider, and none of their groups has a role.
+// NoRoleError: the person is known to the provider or a proxy, and none of their groups has a role.
 type NoRoleError struct {
 	Name    string
 	Groups  []string // those that have a role
 	Contact string   // whom to ask
+	Proxied bool
+	SignOut string // where they sign out, if a proxy signed them in
 }
 
-func (e *NoRoleError) Error() string { return e.Name + " is in no group that has a role" }
+func (e *NoRoleError) Error() string {
+	return fmt.Sprintf("%s is in no group that has a role (%s); ask %s", e.Name, strings.Join(e.Groups, ", "),
+		cmp.Or(e.Contact, "whoever runs this service"))
+}
+
+func (e *NoRoleError) Unwrap() error { return ErrForbidden }
+
+// member returns the caller with the highest role of their groups, or a NoRoleError.
+func member(how, name string, groups []string, roles map[string]Grant, contact string) (Caller, error) {
+	// A user of RabbitMQ's whose name has a colon cannot sign in.
+	c, best := Caller{Name: how + ":" + name, How: how}, highest(roles, groups)
+	if c.Role, c.Queues = best.Role, best.Queues; c.Role == NoRole {
+		return Caller{}, &NoRoleError{Name: c.Name, Groups: slices.Sorted(maps.Keys(roles)), Contact: contact}
+	}
+	return c, nil
+}
 
 // enter waits for a place to call the provider, and limits how long the calls take.
 func (o *OIDC) enter(ctx context.Context) (called context.Context, leave func(), err error) {
@@ -390,19 +408,15 @@ func (o *OIDC) person(by *call, t *oauth2.Token, id *oidc.IDToken) (person, erro
 	if json.Unmarshal(all[o.Claim], &groups) != nil {
 		groups = []string{text(o.Claim)}
 	}
-	// A user of RabbitMQ's whose name has a colon cannot sign in.
-	c := Caller{Name: "oidc:" + name, How: "oidc"}
-	g := highest(o.Groups, groups)
-	if c.Role, c.Queues = g.Role, g.Queues; c.Role == NoRole {
-		return person{}, &NoRoleError{c.Name, slices.Sorted(maps.Keys(o.Groups)), o.Contact}
-	}
-	return person{c, subject, t.RefreshToken}, nil
+	c, err := member("oidc", name, groups, o.Groups, o.Contact)
+	return person{c, subject, t.RefreshToken}, err
 }
 
 // shown reports whether a name can be shown and logged as it is.
-func shown(name string) bool {
-	return len(name) <= maxName && utf8.ValidString(name) &&
-		!strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsGraphic(r) })
+func shown(name string) bool { return len(name) <= maxName && graphic(name) }
+
+func graphic(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsGraphic(r) })
 }
 
 // ProviderName returns the name of the OpenID Connect provider; "" is none.

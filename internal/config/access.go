@@ -25,7 +25,7 @@ type Access struct {
 	// SignIn: callers must sign in. Without it everybody on this machine is an administrator, and no
 	// one else has access.
 	SignIn bool
-	// Roles are the permissions of RabbitMQ's users, by their tags.
+	// Roles are the permissions of RabbitMQ's users, by their tags; without any, none of them signs in.
 	Roles map[string]auth.Grant
 	// OIDC is the provider of OpenID Connect; without an issuer there is none.
 	OIDC auth.OIDCConfig
@@ -34,7 +34,8 @@ type Access struct {
 	// Bodies are what roles see of messages.
 	Bodies  mask.Bodies
 	Proxies auth.Proxies
-	TLS     auth.TLSFiles // none: plain HTTP
+	Proxy   auth.ProxyConfig // what these say of people
+	TLS     auth.TLSFiles    // none: plain HTTP
 	// BehindProxy: callers come by a proxy, which does the TLS.
 	BehindProxy bool
 	ReadOnly    bool
@@ -59,6 +60,14 @@ func (c *Config) CheckExposure() error {
 		return hint.Errorf("set tls.cert and tls.key, or `tls: behind-proxy` where a proxy speaks TLS for the service",
 			"listen is %q, which other machines can reach, and passwords and tokens would go there in the clear",
 			c.Listen)
+	case !a.SignIn || len(a.Roles) > 0 || a.OIDC.Issuer != "":
+	case a.Proxy.UserHeader == "":
+		return hint.Errorf("leave auth.roles out, or set auth.oidc, or auth.proxies with a user_header",
+			"auth.roles is empty, so no user of RabbitMQ's can sign in, and there is no other way for people")
+	case open || !a.Proxies.Loopback():
+		return hint.Errorf("listen on 127.0.0.1, with the proxy on this machine and in auth.proxies.addresses, or "+
+			"let people sign in another way too, with auth.oidc or auth.roles",
+			"listen is %q, which others than the proxies can reach, and people can sign in by a proxy alone", c.Listen)
 	}
 	return nil
 }
@@ -66,8 +75,14 @@ func (c *Config) CheckExposure() error {
 // describe says in words who has access; "": as by default.
 func (a *Access) describe() string {
 	var parts []string
-	if a.SignIn {
+	switch {
+	case a.SignIn && len(a.Roles) == 0:
+		parts = append(parts, "callers sign in with a token")
+	case a.SignIn:
 		parts = append(parts, "callers sign in with a token or as a user of RabbitMQ's ("+describeRoles(a.Roles)+")")
+	}
+	if a.Proxy.UserHeader != "" {
+		parts = append(parts, "a proxy names people in "+a.Proxy.UserHeader+" ("+describeRoles(a.Proxy.Groups)+")")
 	}
 	if a.OIDC.Issuer != "" {
 		parts = append(parts, "people sign in at "+a.OIDC.Issuer+" ("+describeRoles(a.OIDC.Groups)+")")

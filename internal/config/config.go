@@ -65,7 +65,7 @@ type Config struct {
 	vhosts []secretSource
 	// policyVHosts, routeVHosts and groupVHosts are the patterns of virtual hosts that a policy, a route of
 	// notify or a role of a group is for, by its name; nil: all.
-	policyVHosts, routeVHosts, groupVHosts map[string][]string
+	policyVHosts, routeVHosts, groupVHosts, proxyVHosts map[string][]string
 
 	tlsAt         secretSource // where broker.tls stands in the file
 	sameLogin     bool         // Broker.Management has that of Broker.URL
@@ -180,6 +180,7 @@ func Default() *Config {
 
 		Ways: map[string]delay.Way{}, Throttle: map[string]throttle.Rules{},
 		policyVHosts: map[string][]string{}, routeVHosts: map[string][]string{}, groupVHosts: map[string][]string{},
+		proxyVHosts: map[string][]string{},
 	}
 }
 

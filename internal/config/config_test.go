@@ -546,6 +546,16 @@ func TestAServiceThatOthersReachIsClosed(t *testing.T) {
 		{"auth: {}\nlisten: 10.0.0.7:1\ntls: behind-proxy", ""},
 		{"auth: {}\nlisten: 10.0.0.7:1" + cert, ""},
 		{"tls: behind-proxy", "tls is behind-proxy, so that others can reach the service"},
+		// Where a proxy alone signs people in, nobody else comes near.
+		{"auth: {roles: {}, proxies: " + naming("127.0.0.1") + "}", ""},
+		{"listen: '[::1]:1'\nauth: {roles: {}, proxies: " + naming("10.0.0.7, '::1'") + "}", ""},
+		{"auth: {proxies: " + naming("10.0.0.7") + "}", ""},
+		{"listen: 0.0.0.0:1\ntls: behind-proxy\nauth: {proxies: " + naming("10.0.0.7") + "}", ""},
+		{"listen: 0.0.0.0:1\nauth: {roles: {}, oidc: " + oidc + ", proxies: " + naming("10.0.0.7") + "}\nnotify: {page: 'https://a'}" + cert, ""},
+		{"auth: {roles: {}, proxies: " + naming("10.0.0.7") + "}", `listen is "127.0.0.1:8250", which others than the proxies can reach, and people can sign in by a proxy alone; listen on 127.0.0.1`},
+		{"listen: 0.0.0.0:1\ntls: behind-proxy\nauth: {roles: {}, proxies: " + naming("127.0.0.1") + "}", "f.yaml:1:9: listen is \"0.0.0.0:1\", which others than the proxies can reach"},
+		{"auth: {roles: {}}", "auth.roles is empty, so no user of RabbitMQ's can sign in, and there is no other way for people"},
+		{"auth: {roles: {}, proxies: [127.0.0.1]}", "there is no other way for people; leave auth.roles out"},
 	} {
 		_, err := Parse("f.yaml", []byte(c.yaml))
 		if err == nil && c.want != "" || err != nil && (c.want == "" || !strings.Contains(err.Error(), c.want)) {
@@ -589,9 +599,15 @@ read_only: true
 const oidc = "{issuer: 'https://login.example.com/a', client_id: b, client_secret_file: s, " +
 	"roles: {ops: admin, shop: {role: operator, queues: ['orders.*'], vhosts: [shop]}}}"
 
+// naming is proxies that name people.
+func naming(addresses string) string {
+	return "{addresses: [" + addresses + "], user_header: X-User, groups_header: X-Groups, sign_out: /out, contact: ops, " +
+		"roles: {ops: admin, shop: {role: operator, queues: ['orders.*'], vhosts: [shop]}}}"
+}
+
 // A group has its role in some virtual hosts, and the provider leads back to the page of each.
 func TestRolesOfGroups(t *testing.T) {
-	c := parsed(t, "broker: {url: 'amqp://h/shop', vhosts: [crm]}\nauth: {oidc: "+oidc+"}\nnotify: {page: 'https://r.example.com'}\n")
+	c := parsed(t, "broker: {url: 'amqp://h/shop', vhosts: [crm]}\nauth: {oidc: "+oidc+", proxies: "+naming("10.0.0.0/8, '::1'")+"}\nnotify: {page: 'https://r.example.com'}\n")
 	all, err := c.PerVHost()
 	must(t, err)
 	ops, shop := auth.Grant{Role: auth.Admin}, auth.Grant{Role: auth.Operator, Queues: []string{"orders.*"}}
@@ -600,8 +616,12 @@ func TestRolesOfGroups(t *testing.T) {
 		if !reflect.DeepEqual(o.Groups, want) || o.Name != "login.example.com" || o.Claim != "groups" || !slices.Equal(o.Scopes, []string{"profile", "email"}) {
 			t.Errorf("%s: %+v", all[i].VHost(), o)
 		}
+		p := auth.ProxyConfig{UserHeader: "X-User", GroupsHeader: "X-Groups", Groups: want, Contact: "ops", SignOut: "/out"}
+		if got := all[i].Access; !reflect.DeepEqual(got.Proxy, p) || len(got.Proxies) != 2 || got.Proxies[0].String() != "10.0.0.0/8" {
+			t.Errorf("%s: %v %+v", all[i].VHost(), got.Proxies, got.Proxy)
+		}
 	}
-	if b := described(t, c); !strings.Contains(b, "people sign in at https://login.example.com/a (ops: admin, shop: operator of orders.*)") {
+	if b := described(t, c); !strings.Contains(b, "a proxy names people in X-User (ops: admin, shop: operator of orders.*); people sign in at https://login.example.com/a (ops: admin, shop: operator of orders.*)") {
 		t.Errorf("it is described as %s", b)
 	}
 	for _, r := range []refusal{
@@ -632,7 +652,7 @@ func TestErrorsOfAccess(t *testing.T) {
 		{"auth:", "auth has no value"},
 		{"auth: on", `f.yaml:1:7: auth is "on"; expected keys: bodies, metrics, oidc, proxies, roles`},
 		{"auth: {role: {}}", `auth has no key "role" (did you mean "roles"?)`},
-		{"auth: {roles: {}}", "expected tags of RabbitMQ's users with a role each"},
+		{"auth: {roles: }", "auth.roles has no value"},
 		{"auth: {roles: [admin]}", "auth.roles is a list; expected tags"},
 		{"auth: {roles: {ops: boss}}", `f.yaml:1:21: auth.roles.ops: "boss" is not a role: expected viewer, operator, editor or admin`},
 		{"auth: {roles: {ops: nobody}}", "is not a role"},
@@ -647,6 +667,18 @@ func TestErrorsOfAccess(t *testing.T) {
 		{"mask: [{patterns: [/x*/]}]", "matches an empty text"},
 		{"auth: {metrics: yes}", `auth.metrics is "yes"; expected open, for everybody, or viewer`},
 		{"auth: {proxies: [10.0.0.0/40]}", `auth.proxies has "10.0.0.0/40"; expected an address or network`},
+		{"auth: {proxies: {addresses: [a]}}", `auth.proxies.addresses has "a"; expected an address or network`},
+		{"auth: {proxies: {user_header: X_User}}", `auth.proxies.user_header is "X_User"; expected a header such as X-Forwarded-User`},
+		{"auth: {proxies: {user_header: X-User}}", "auth.proxies has no addresses; expected those of the proxies"},
+		{"auth: {proxies: {addresses: [10.0.0.7]}}", "auth.proxies has no user_header; expected"},
+		{"auth: {proxies: {addresses: [10.0.0.7], user_header: A}}", "auth.proxies has no groups_header; expected"},
+		{"auth: {proxies: {addresses: [10.0.0.7], user_header: A, groups_header: B}}", "auth.proxies has no roles, so nobody could sign in"},
+		{"auth: {proxies: {addresses: [10.0.0.7], user_header: A, groups_header: a, roles: {x: admin}}}", "user_header and .groups_header are the same"},
+		{"auth: {proxies: {roles: {}}}", "auth.proxies.roles is a mapping; expected groups with a role each"},
+		{"auth: {proxies: {sign_out: 'javascript:alert(1)'}}", "expected a URL or a path, such as /oauth2/sign_out"},
+		{"auth: {proxies: " + naming("0.0.0.0/0") + "}", "auth.proxies.addresses says whose X-User is believed"},
+		{"auth: {proxies: " + naming("10.0.0.7, '::/0'") + "}", "expected the addresses of proxies"},
+		{"auth: {proxies: " + naming("") + "}", "auth.proxies.addresses says whose X-User is believed"},
 		{"tls: off", `f.yaml:1:6: tls is "off"; expected keys`},
 		{"tls: {cert: c.pem}", "tls needs both cert and key"},
 		{"tls: {}", "tls needs both cert and key"},

@@ -144,11 +144,11 @@ func (c *Config) keys() key {
 			row("level", &c.Log.Level, choice("debug, info, warn or error", levels)),
 		),
 		group("auth",
-			row("roles", &a.Roles, roles(expectedRoles, "a tag",
+			row("roles", &a.Roles, roles(expectedRoles, "a tag", true,
 				func(_ string, g *auth.Grant) key { return grant(g) })).of(".NAME", grant(&auth.Grant{})),
 			row("metrics", &a.OpenMetrics, choice("open, for everybody, or viewer",
 				map[string]bool{"open": true, "viewer": false})),
-			row("proxies", (*[]netip.Prefix)(&a.Proxies), networks),
+			c.proxies(),
 			c.oidc(),
 			group("bodies",
 				row("viewer", &a.Bodies[auth.Viewer], level),
@@ -238,8 +238,8 @@ func (c *Config) oidc() key {
 		row("contact", &o.Contact, text("whom to ask for a role")),
 		row("scopes", &o.Scopes, texts("a list of scopes, such as [profile, email, groups, offline_access]", "")),
 		row("groups", &o.Claim, text("the claim with the groups of a person")),
-		row("roles", &o.Groups, roles(expectedGroups, "a group", c.groupGrant)).
-			of(".NAME", c.groupGrant("", &auth.Grant{})),
+		row("roles", &o.Groups, roles(expectedGroups, "a group", false, groupGrant(c.groupVHosts))).
+			of(".NAME", groupGrant(map[string][]string{})("", &auth.Grant{})),
 	).settable().
 		need(" has no issuer; expected the provider's URL, such as https://login.example.com", "issuer").
 		need(" has no client_id; expected the one that the provider knows this service by", "client_id").
@@ -255,15 +255,47 @@ func (c *Config) oidc() key {
 		})
 }
 
-// groupGrant is grant for a group of auth.oidc, which may be for some virtual hosts only.
-func (c *Config) groupGrant(group string, g *auth.Grant) key {
-	var only []string
-	k := grant(g, row("vhosts", &only, vhosts))
-	check := k.last
-	return k.then(func(v value) {
-		check(v)
-		c.groupVHosts[group] = only
-	})
+func (c *Config) proxies() key {
+	a, p := &c.Access, &c.Access.Proxy
+	addresses := (*[]netip.Prefix)(&a.Proxies)
+	header := matching("a header such as X-Forwarded-User", `^[A-Za-z][A-Za-z0-9-]*$`)
+	return row("proxies", addresses, networks).or(
+		row("addresses", addresses, networks),
+		row("user_header", &p.UserHeader, header),
+		row("groups_header", &p.GroupsHeader, header),
+		row("roles", &p.Groups, roles("groups with a role each, as in auth.oidc.roles", "a group", false,
+			groupGrant(c.proxyVHosts))),
+		row("contact", &p.Contact, text("whom to ask for a role")),
+		row("sign_out", &p.SignOut, matching("a URL or a path, such as /oauth2/sign_out", `^(https?:/)?/[!-~]+$`)),
+	).
+		need(" has no addresses; expected those of the proxies, such as [10.0.0.7]", "addresses").
+		need(" has no user_header; expected the header that names a person, such as X-Forwarded-User", "user_header").
+		need(" has no groups_header; expected the header with their groups, such as X-Forwarded-Groups", "groups_header").
+		need(" has no roles, so nobody could sign in; expected "+expectedGroups, "roles").
+		then(func(v value) {
+			everybody := slices.ContainsFunc(a.Proxies, func(n netip.Prefix) bool { return n.Bits() == 0 })
+			switch {
+			case p.UserHeader == "":
+			case len(a.Proxies) == 0 || everybody:
+				v.fail(".addresses says whose %s is believed; expected the addresses of proxies, such as [10.0.0.7]",
+					p.UserHeader)
+			case strings.EqualFold(p.UserHeader, p.GroupsHeader):
+				v.fail(".user_header and .groups_header are the same; expected two headers")
+			}
+		})
+}
+
+// groupGrant is grant for a group, which may be for some virtual hosts only.
+func groupGrant(only map[string][]string) func(group string, g *auth.Grant) key {
+	return func(group string, g *auth.Grant) key {
+		var in []string
+		k := grant(g, row("vhosts", &in, vhosts))
+		check := k.last
+		return k.then(func(v value) {
+			check(v)
+			only[group] = in
+		})
+	}
 }
 
 func grant(g *auth.Grant, more ...key) key {

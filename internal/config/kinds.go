@@ -369,9 +369,14 @@ const expectedRoles = "tags of RabbitMQ's users with a role each, such as monito
 const expectedGroups = "groups with a role each, such as on-call: operator"
 
 // roles maps tags or groups to roles; any name may be one. of returns the keys of a role.
-func roles(expected, what string, of func(name string, g *auth.Grant) key) kind[map[string]auth.Grant] {
+func roles(
+	expected, what string, mayBeEmpty bool, of func(name string, g *auth.Grant) key,
+) kind[map[string]auth.Grant] {
 	return kind[map[string]auth.Grant]{expected, func(v value) map[string]auth.Grant {
 		all := map[string]auth.Grant{}
+		if items, is := pairs(v.node); mayBeEmpty && is && len(items) == 0 {
+			return all
+		}
 		v.eachNamed(expected, what, func(name string, _, item value) {
 			var g auth.Grant
 			of(name, &g).readFrom(item)

@@ -101,10 +101,14 @@ func (v VHost) setUser(u *url.URL) { u.User = url.UserPassword(v.User, v.Passwor
 func (c *Config) restrictedTo(vhost string) *Config {
 	t := *c
 	t.Broker.VHosts, t.Warnings, t.routeURLs, t.vhosts = nil, nil, nil, nil
-	t.policyVHosts, t.routeVHosts, t.groupVHosts = nil, nil, nil
-	t.Access.OIDC.Groups = maps.Clone(c.Access.OIDC.Groups)
-	maps.DeleteFunc(t.Access.OIDC.Groups,
-		func(group string, _ auth.Grant) bool { return !isFor(c.groupVHosts[group], vhost) })
+	t.policyVHosts, t.routeVHosts, t.groupVHosts, t.proxyVHosts = nil, nil, nil, nil
+	groupsOf := func(all map[string]auth.Grant, only map[string][]string) map[string]auth.Grant {
+		all = maps.Clone(all)
+		maps.DeleteFunc(all, func(group string, _ auth.Grant) bool { return !isFor(only[group], vhost) })
+		return all
+	}
+	t.Access.OIDC.Groups = groupsOf(c.Access.OIDC.Groups, c.groupVHosts)
+	t.Access.Proxy.Groups = groupsOf(c.Access.Proxy.Groups, c.proxyVHosts)
 	t.Policies = slices.DeleteFunc(slices.Clone(c.Policies),
 		func(p policy.Policy) bool { return !isFor(c.policyVHosts[p.Name], vhost) })
 	t.Notify.Routes = slices.DeleteFunc(slices.Clone(c.Notify.Routes),

@@ -81,7 +81,7 @@ type DecodeRequest struct {
 // Me is the caller as the service sees them.
 type Me struct {
 	Name     string   `json:"name"`
-	How      string   `json:"how" doc:"How they signed in: rabbitmq, token, local or visitor."`
+	How      string   `json:"how" doc:"How they signed in: rabbitmq, oidc, proxy, token, local or visitor."`
 	Role     string   `json:"role" enum:"viewer,operator,editor,admin"`
 	Queues   []string `json:"queues,omitempty" doc:"The queues they are limited to, as patterns; absent: all."`
 	ReadOnly bool     `json:"read_only" doc:"The service is read-only for every caller."`

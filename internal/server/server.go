@@ -368,7 +368,7 @@ func (s *Service) configOf(configs []*config.Config, i int) *config.Config {
 func (s *vhost) newGuard(tokens *auth.Tokens) (_ *auth.Guard, err error) {
 	a := &s.config.Access
 	var users *auth.Users
-	if s.manage != nil {
+	if s.manage != nil && len(a.Roles) > 0 {
 		users = auth.NewUsers(s.manage, s.config.VHost(), a.Roles, s.store)
 	}
 	var provider *auth.OIDC
@@ -379,7 +379,7 @@ func (s *vhost) newGuard(tokens *auth.Tokens) (_ *auth.Guard, err error) {
 	}
 	return auth.NewGuard(auth.Config{
 		Sessions: s.store, OIDC: provider, Required: a.SignIn, Visitors: s.Visitors, ReadOnly: a.ReadOnly,
-		Tokens: tokens, Users: users, Proxies: a.Proxies,
+		Tokens: tokens, Users: users, Proxies: a.Proxies, Proxy: a.Proxy,
 		Secure: a.HasTLS() || a.BehindProxy, SignInPage: auth.SignInPath, Base: s.base, Log: s.Log,
 		Public: func(r *http.Request) bool {
 			return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") ||
