@@ -53,7 +53,7 @@ type Options struct {
 	VHost string
 	// VHosts are all, for a page to lead to the others; it is asked for each page.
 	VHosts func() []VHost
-	// Guard signs people in with OpenID Connect; nil: no one does.
+	// Guard tells how people sign in; nil: only by the forms.
 	Guard *auth.Guard
 	Log   *slog.Logger
 }
@@ -181,7 +181,9 @@ type signInData struct {
 	Refused  string
 	User     string            // who tried last
 	Provider string            // of OpenID Connect; "": none
-	NoRole   *auth.NoRoleError // the provider knows them, and they have no role here
+	Users    bool              // RabbitMQ's sign in
+	Proxy    bool              // one signs people in
+	NoRole   *auth.NoRoleError // the provider or a proxy knows them, and they have no role here
 }
 
 // refusals are the form's error texts, by the error in its URL.
@@ -199,9 +201,18 @@ var refusals = map[string]string{
 
 func (s *server) signIn(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
+	next := auth.LocalPath(q.Get("next"))
+	if none := s.Guard.NoRole(r); none != nil {
+		s.noRole(w, r, none)
+		return
+	} else if auth.From(r.Context()).How == "proxy" {
+		http.Redirect(w, r, s.at(next), http.StatusSeeOther)
+		return
+	}
 	s.render(w, r, auth.Caller{}, view{template: "signin", title: "Sign in",
-		data: signInData{Next: auth.LocalPath(q.Get("next")), Refused: refusals[q.Get("error")],
-			User: auth.TriedUser(r), Provider: s.Guard.ProviderName()}})
+		data: signInData{Next: next, Refused: refusals[q.Get("error")], User: auth.TriedUser(r),
+			Provider: s.Guard.ProviderName(), Users: s.Guard == nil || s.Guard.Users != nil,
+			Proxy: s.Guard != nil && s.Guard.Proxy.UserHeader != ""}})
 }
 
 func (s *server) startOIDC(w http.ResponseWriter, r *http.Request) {

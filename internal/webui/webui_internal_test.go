@@ -6,6 +6,7 @@ import (
 	"html"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -270,7 +271,7 @@ func TestTheCommandOfAPlan(t *testing.T) {
 // The page to sign in shows what is on, and keeps a name that was not right; who has no role sees what would give one.
 func TestTheSignInPage(t *testing.T) {
 	h := func(name string) http.Handler {
-		return Handler(nil, Options{Guard: auth.NewGuard(auth.Config{OIDC: &auth.OIDC{OIDCConfig: auth.OIDCConfig{Name: name}}})})
+		return Handler(nil, Options{Guard: auth.NewGuard(auth.Config{Users: &auth.Users{}, OIDC: &auth.OIDC{OIDCConfig: auth.OIDCConfig{Name: name}}})})
 	}
 	get := func(h http.Handler, path string, cookie ...*http.Cookie) string {
 		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", path, nil)
@@ -294,9 +295,12 @@ func TestTheSignInPage(t *testing.T) {
 			t.Errorf("without a provider its answer leads to %s", is)
 		}
 	}
-	for how, want := range map[string]bool{"oidc": true, "local": false} {
+	for how, want := range map[string]bool{"oidc": true, "local": false, "proxy": false} {
 		h := Handler(nil, Options{Caller: func(*http.Request) auth.Caller { return auth.Caller{Name: "ann", How: how, Role: auth.Viewer} }})
 		expect.Equal(t, strings.Contains(get(h, "/help"), `action="/signout?everywhere=1"`), want, "the page Help offers to sign out everywhere, %s", how)
+	}
+	if is := get(Handler(nil, Options{Guard: auth.NewGuard(auth.Config{})}), "/signin"); strings.Contains(is, `name="user"`) || !strings.Contains(is, `name="token"`) || strings.Contains(is, "proxy") {
+		t.Errorf("without users of RabbitMQ's: %s", is)
 	}
 	if is := get(h(""), "/signin", &http.Cookie{Name: "redrive-tried", Value: "YW5uIj4"}); !strings.Contains(is, `value="ann&#34;&gt;">`) || !strings.Contains(is, `type="password" autocomplete="current-password" required autofocus`) {
 		t.Errorf("the name is not kept: %s", is)
@@ -307,5 +311,33 @@ func TestTheSignInPage(t *testing.T) {
 	s.noRole(w, httptest.NewRequest("GET", auth.OIDCPath, nil), &auth.NoRoleError{Name: "oidc:<ann>", Groups: []string{"on-call", "<b>"}})
 	if is := w.Body.String(); w.Code != 403 || !strings.Contains(is, "as oidc:&lt;ann&gt;,") || !strings.Contains(is, "<b>on-call</b>, <b>&lt;b&gt;</b>.\nAsk whoever runs this service") || strings.Contains(is, `method="post"`) {
 		t.Errorf("%d %s", w.Code, is)
+	}
+}
+
+// Who comes by a proxy that names people signs out there, and sees what would give a role.
+func TestThePageByAProxy(t *testing.T) {
+	g := auth.NewGuard(auth.Config{Required: true, SignInPage: auth.SignInPath, Proxies: auth.Proxies{netip.MustParsePrefix("192.0.2.1/32")},
+		Proxy: auth.ProxyConfig{UserHeader: "X-User", GroupsHeader: "X-Groups", Groups: map[string]auth.Grant{"<b>": {Role: auth.Viewer}}, SignOut: "/out?<b>"}})
+	h := g.Handler(Handler(nil, Options{Guard: g, Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }}))
+	for _, c := range []struct {
+		path, from, groups string
+		code               int
+		has, not           string
+	}{
+		{"/help", "192.0.2.1:5", "<b>", 200, `<a class="button quiet" href="/out?%3cb%3e">Sign out</a>`, "/signout"},
+		{"/signin?next=/help", "192.0.2.1:5", "<b>", 303, `/help`, `method="post"`},
+		{"/signin", "192.0.2.1:5", "", 403, "at the proxy as proxy:&lt;ann&gt;, and", `method="post"`},
+		{"/signin", "192.0.2.1:5", "", 403, `<p><a href="/out?%3cb%3e">Sign out</a></p>`, "somebody else"},
+		{"/signin", "192.0.2.1:5", "", 403, `<b>&lt;b&gt;</b>`, `method="post"`},
+		{"/signin", "192.0.2.2:5", "<b>", 200, "A proxy in front of this service signs people in", "ann&gt;"},
+	} {
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", c.path, nil)
+		r.RemoteAddr = c.from
+		r.Header.Set("X-User", "<ann>")
+		r.Header.Set("X-Groups", c.groups)
+		h.ServeHTTP(w, r)
+		if is := w.Body.String(); w.Code != c.code || !strings.Contains(is, c.has) || strings.Contains(is, c.not) {
+			t.Errorf("%s from %s in %q: %d, want %d with %s and without %s: %s", c.path, c.from, c.groups, w.Code, c.code, c.has, c.not, is)
+		}
 	}
 }
