@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -10,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -134,6 +136,26 @@ func (p *fakeProvider) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer := w.Result()
 	answer.Request = r
 	return answer, nil
+}
+
+// ServeHTTP is the provider on a network, where a browser too can reach it.
+func (p *fakeProvider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	at := "http://" + r.Host
+	if q := r.URL.Query(); r.URL.Path == "/authorize" {
+		http.Redirect(w, r, q.Get("redirect_uri")+strings.TrimPrefix(p.answer(r.URL.String()), OIDCPath), http.StatusSeeOther)
+		return
+	}
+	r.URL.Host = "login.example.com"
+	answer, err := p.RoundTrip(r)
+	if err != nil {
+		w.WriteHeader(http.StatusBadGateway)
+		return
+	}
+	said, err := io.ReadAll(answer.Body)
+	must(p.t, err)
+	maps.Copy(w.Header(), answer.Header)
+	w.WriteHeader(answer.StatusCode)
+	_, _ = w.Write(bytes.ReplaceAll(said, []byte(issuer), []byte(at)))
 }
 
 func (p *fakeProvider) token(nonce string) string {

@@ -1,14 +1,24 @@
 package auth
 
 import (
+	"bytes"
+	"context"
+	"crypto/rand"
 	"errors"
+	"io"
+	"net"
 	"net/http"
+	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
@@ -100,4 +110,76 @@ func TestPeopleWhomAProxyNames(t *testing.T) {
 	expect.Equal(t, g.NoRole(r), nil, "another address")
 	_, h, _ = guarded(t, Config{Proxies: Proxies{netip.MustParsePrefix("127.0.0.1/32")}})
 	expect.Equal(t, request(h, "GET", "/", set(user, "ann", groups, "on-call")).Code, 401, "a proxy that is not asked for names")
+}
+
+// oauth2-proxy signs people in at the provider, and names them by two of its headers.
+func TestOAuth2Proxy(t *testing.T) {
+	if !brokertest.Long() {
+		t.Skip("in a long run alone: REDRIVE_TEST_LONG=1")
+	}
+	dir := t.TempDir()
+	build := exec.Command("go", "install", "github.com/oauth2-proxy/oauth2-proxy/v7@v7.15.6")
+	build.Env = append(os.Environ(), "GOBIN="+dir, "GOFLAGS=", "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building oauth2-proxy: %v\n%s", err, out)
+	}
+	p := newProvider(t)
+	provider := httptest.NewServer(p)
+	defer provider.Close()
+	p.claims["iss"] = provider.URL
+	_, h, _ := guarded(t, Config{Proxies: Proxies{netip.MustParsePrefix("127.0.0.1/32")}, Proxy: ProxyConfig{
+		UserHeader: "X-Forwarded-Email", GroupsHeader: "X-Forwarded-Groups",
+		Groups: map[string]Grant{"on-call": {Role: Operator}, "platform": {Role: Admin}}}})
+	service := httptest.NewServer(h)
+	defer service.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	front := "http://" + l.Addr().String()
+	socket, err := l.(*net.TCPListener).File()
+	must(t, err)
+	must(t, l.Close())
+	ctx, stop := context.WithCancel(t.Context())
+	// It takes an open listener, so that nothing waits for it to listen.
+	c := exec.CommandContext(ctx, "sh", "-c", `LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" "$@"`, filepath.Join(dir, "oauth2-proxy"), "--http-address=fd:3", "--upstream="+service.URL,
+		"--provider=oidc", "--oidc-issuer-url="+provider.URL, "--client-id="+client, "--client-secret=s3cret",
+		"--code-challenge-method=S256", "--redirect-url="+front+"/oauth2/callback", "--email-domain=*",
+		"--cookie-secret="+rand.Text()[:16], "--cookie-secure=false", "--skip-provider-button")
+	var out bytes.Buffer
+	c.Stdout, c.Stderr, c.ExtraFiles = &out, &out, []*os.File{socket}
+	must(t, c.Start())
+	must(t, socket.Close())
+	defer func() {
+		stop()
+		_ = c.Wait()
+		if t.Failed() {
+			t.Log(&out)
+		}
+	}()
+	jar, err := cookiejar.New(nil)
+	must(t, err)
+	browser := &http.Client{Jar: jar}
+	get := func(headers ...string) (int, string) {
+		r, err := http.NewRequestWithContext(ctx, "GET", front+"/", nil)
+		must(t, err)
+		set(headers...)(r)
+		resp, err := browser.Do(r)
+		must(t, err)
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		must(t, err)
+		return resp.StatusCode, string(text)
+	}
+	const ann = "proxy:ann@example.com proxy operator page 127.0.0.1 false"
+	for range 2 { // signing in, and then with its cookie
+		code, text := get("X-Forwarded-Email", "eve", "X-Forwarded-Groups", "platform", "Sec-Fetch-Site", "same-origin")
+		if code != 200 || text != ann {
+			t.Errorf("%d %s", code, text)
+		}
+	}
+	p.claims["groups"] = []string{"staff"}
+	browser.Jar, err = cookiejar.New(nil)
+	must(t, err)
+	if code, text := get(); code != 403 || !strings.Contains(text, "is in no group that has a role (on-call, platform)") {
+		t.Errorf("without a role: %d %s", code, text)
+	}
 }
