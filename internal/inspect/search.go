@@ -47,7 +47,7 @@ func (in *Inspector) Search(
 		return Page{}, err
 	}
 	s := &search{Inspector: in, by: by, query: q, limit: limit, groupOf: in.Store.GroupOf,
-		page: Page{Messages: []Message{}}}
+		page: Page{Messages: []Message{}, Whole: in.Whole(by) == nil}}
 	if s.columns, err = query.Columns(strings.Join(columns, ",")); err != nil {
 		return Page{}, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}

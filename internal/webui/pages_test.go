@@ -30,6 +30,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
+	"github.com/redrive-mq/redrive/internal/mask"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -838,6 +839,18 @@ func TestTheColumnsOfChoice(t *testing.T) {
 	if body := wrong.Body.String(); wrong.Code != 422 || !strings.Contains(body, "there is no column &#34;qeue&lt;b&gt;&#34;") ||
 		!strings.Contains(get(h, "/messages?columns=qeue").Body.String(), "did you mean &#34;queue&#34;?") || !strings.Contains(body, "What went wrong") {
 		t.Errorf("%d %s", wrong.Code, body)
+	}
+}
+
+// What is refused to those who see bodies masked is not offered to them.
+func TestAnExportIsOfferedToThoseWhoSeeBodies(t *testing.T) {
+	rules := mask.New(nil, mask.DefaultBodies())
+	shop := webtest.New(memstore.New(), nil, inspect.Config{Mask: func() *mask.Rules { return rules }})
+	expect.NoError(t, shop.Store.Add(t.Context(), inspecttest.Parked("orders", 1)))
+	for role, want := range map[auth.Role]bool{auth.Viewer: false, auth.Editor: false, auth.Admin: true} {
+		h := scene{shop: shop, caller: inspecttest.Caller(role)}.handler()
+		expect.Equal(t, strings.Contains(get(h, "/messages").Body.String(), "/messages/export?q="), want, "%s is offered an export", role)
+		expect.Equal(t, get(h, "/messages/export?q=state:parked").Code == 200, want, "%s gets an export", role)
 	}
 }
 
