@@ -683,8 +683,10 @@ func TestAGroupHasAPage(t *testing.T) {
 	if err != nil || g.Newest == nil {
 		t.Fatal(g, err)
 	}
-	page := as(auth.Operator)
+	page, most := as(auth.Operator), g.Attempts[0]
 	for _, want := range []string{
+		fmt.Sprintf("<dt>How often they failed</dt><dd>%d messages %s times", most.Count, most.Value),
+		fmt.Sprintf(`<dt>Type</dt><dd><bdi>%s</bdi> <span class="dim">%d messages</span>`, g.Types[0].Value, g.Types[0].Count),
 		html.EscapeString(g.Newest.Error), `<a href="/queues/` + g.Queue + `">`, `href="/messages?q=state%3Aparked&#43;group%3A` + id + `"`,
 		`<a href="/messages/` + g.Newest.Key + `">`, `<a href="/messages/` + g.Oldest.Key + `">`,
 		`<button name="verb" value="replay">`, `datetime="` + g.Last.UTC().Format("2006-01-02T15:04:05"), "redrive groups " + id,
