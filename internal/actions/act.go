@@ -46,6 +46,8 @@ type Outcome struct {
 	Why     string    `json:"why,omitempty"`
 	New     string    `json:"new,omitempty" doc:"The id of the message that was made of it."`
 	At      time.Time `json:"at"`
+	// Message is nil unless nothing was done yet.
+	Message *inspect.Message `json:"message,omitempty" doc:"Of a dry run: the message itself."`
 }
 
 // Outcomes of a message.
@@ -172,8 +174,11 @@ func (a *Actions) findNamed(
 		if act.Seen != nil && c.skip(l.Record) == "" {
 			act.Seen(l.Record)
 		}
+		shown := a.Inspect.Shown(by, l)
 		if acted.Outcomes[i], _ = c.outcome(t, l.Record, a.now()); !act.DryRun {
 			refs, at = append(refs, t), append(at, i)
+		} else {
+			acted.Outcomes[i].Message = &shown
 		}
 		acted.Outcomes[i].New = "" // of a copy that is not made yet
 	}

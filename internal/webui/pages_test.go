@@ -856,6 +856,29 @@ func TestAnExportIsOfferedToThoseWhoSeeBodies(t *testing.T) {
 	}
 }
 
+// Before an action is confirmed, each message is shown as the list shows it to that caller.
+func TestAConfirmationShowsWhatIsChosen(t *testing.T) {
+	rules := mask.New([]mask.Entry{{Patterns: []string{"/ann/"}}}, mask.DefaultBodies())
+	shop := webtest.New(memstore.New(), nil, inspect.Config{Mask: func() *mask.Rules { return rules }})
+	failed, expired := inspecttest.Record("orders", store.Parked, "x"), inspecttest.Record("mail", store.Parked, "y")
+	failed.Error, failed.Message.Type, expired.Error, expired.Reason = "<ann> has no account", "order.paid", "", "expired"
+	inspecttest.Add(t, shop.Store, failed, expired)
+	form := url.Values{"verb": {"discard"}, "id": {failed.ID.String(), expired.ID.String(), "gone"}}
+	for role, sees := range map[auth.Role]string{auth.Operator: "&lt;[masked]&gt;", auth.Admin: "&lt;ann&gt;"} {
+		h := scene{shop: shop, caller: inspecttest.Caller(role)}.handler()
+		page := send(h, "/messages/act", form).Body.String()
+		for _, want := range []string{
+			`data-label="What went wrong"><bdi>` + sees + ` has no account</bdi> <span class="tag"><bdi>order.paid</bdi></span></td><td data-label="Queue"><bdi>orders</bdi>`,
+			`data-label="What went wrong">expired</td><td data-label="Queue"><bdi>mail</bdi>`,
+			`data-label="What went wrong"></td><td data-label="Queue"><bdi></bdi></td><td data-label="Why"><bdi>there is no such message any more</bdi>`,
+		} {
+			if !strings.Contains(page, want) {
+				t.Errorf("%s is asked without %s: %s", role, want, page)
+			}
+		}
+	}
+}
+
 // What a box of queries suggests can be asked there, and what cannot is said while it is written.
 func TestABoxSuggestsWhatItTakes(t *testing.T) {
 	for _, page := range []string{"/messages", "/groups"} {
