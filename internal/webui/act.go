@@ -25,6 +25,7 @@ type actData struct {
 	When     string // of the form: a time as the browser gives it
 	Back     string // the query of the list it was chosen in
 	Columns  string // of that list
+	Sort     string // likewise
 	One      bool   // chosen on the page of the message
 	Happened bool   // it was done, and not only shown
 	Skipped  int
@@ -35,8 +36,8 @@ type actData struct {
 // act shows what an action would do and, once that is confirmed, does it.
 func (s *server) act(r *http.Request, c auth.Caller) (view, error) {
 	in := r.PostForm
-	d := actData{When: in.Get("at"), Back: in.Get("q"), Columns: in.Get("columns"), One: in.Get("one") != "",
-		Happened: in.Get("confirmed") != ""}
+	d := actData{When: in.Get("at"), Back: in.Get("q"), Columns: in.Get("columns"), Sort: in.Get("sort"),
+		One: in.Get("one") != "", Happened: in.Get("confirmed") != ""}
 	at, err := due(in)
 	if err != nil {
 		return view{}, err
@@ -67,7 +68,7 @@ func (s *server) act(r *http.Request, c auth.Caller) (view, error) {
 		}
 	}
 	if d.Happened && d.Skipped == 0 {
-		back := messagesURL(d.Back, d.Columns)
+		back := messagesURL(d.Back, d.Columns, d.Sort)
 		if d.One {
 			back = messageURL(d.IDs[0]) + "?"
 		} else {
@@ -197,7 +198,9 @@ func (s *server) noteGroup(r *http.Request, c auth.Caller) (view, error) {
 		strings.TrimSpace(r.PostForm.Get("note"))); err != nil {
 		return view{}, err
 	}
-	return view{to: "/groups?" + url.Values{"q": {r.PostForm.Get("q")}, "did": {"note"}, "n": {"1"}}.Encode()}, nil
+	in := r.PostForm
+	return view{to: "/groups?" + kept(url.Values{"q": {in.Get("q")}, "state": {in.Get("state")},
+		"sort": {in.Get("sort")}, "did": {"note"}, "n": {"1"}})}, nil
 }
 
 func (s *server) setGroupState(r *http.Request, c auth.Caller) (view, error) {

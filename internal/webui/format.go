@@ -32,7 +32,7 @@ var functions = template.FuncMap{
 	"short":     short,
 	"lines":     func(s string) []string { return strings.Split(s, "\n") },
 	"command":   command,
-	"columns":   func() *columns { return &columns{} },
+	"columns":   func(s ...sorting) *columns { return &columns{sorted: append(s, sorting{})[0]} },
 	"list":      func(v ...any) []any { return v },
 	"spark":     spark,
 	"percent":   func(a, b int64) float64 { return math.Round(1000*float64(a)/float64(max(b, 1))) / 10 },
@@ -64,8 +64,9 @@ func count(v any) string {
 // columns are those of a table: its head names each once, and its cells take turns. On a narrow screen, where a
 // row is a card, a cell is labelled by its column's name.
 type columns struct {
-	cells []template.HTMLAttr
-	next  int
+	sorted sorting
+	cells  []template.HTMLAttr
+	next   int
 }
 
 // Head adds a column, with its class, and what its name means.
@@ -77,9 +78,12 @@ func (t *columns) Head(name string, classAndHelp ...string) template.HTML {
 	if len(classAndHelp) > 1 {
 		help = classAndHelp[1]
 	}
+	h, sortable := t.sorted.heads[name]
 	name = html.EscapeString(name)
 	t.cells = append(t.cells, template.HTMLAttr(strings.TrimPrefix(class+` data-label="`+name+`"`, " ")))
 	switch {
+	case sortable:
+		return t.sorted.head(h, class, name, help)
 	case help != "":
 		name = `<abbr title="` + html.EscapeString(help) + `">` + name + `</abbr>`
 	case class == ` class="box"`:
@@ -248,11 +252,13 @@ func operationURL(id string) string { return "/operations/" + url.PathEscape(id)
 
 func groupURL(id string) string { return "/groups/" + id }
 
-// messagesURL is the list for a query.
-func messagesURL(query string, columns ...string) string {
+// messagesURL is the list for a query, with its columns and sorted by one of them.
+func messagesURL(query string, columnsAndSort ...string) string {
 	values := url.Values{"q": {query}}
-	if c := strings.Join(columns, ","); c != "" {
-		values.Set("columns", c)
+	for i, value := range columnsAndSort {
+		if value != "" {
+			values.Set([]string{"columns", "sort"}[i], value)
+		}
 	}
 	return "/messages?" + values.Encode()
 }

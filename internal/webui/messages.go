@@ -1,6 +1,7 @@
 package webui
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,7 @@ type messagesData struct {
 	Tabs       []tab
 	QueryError *queryError
 	inspect.Page
+	Sort   sorting
 	Newest string // the first message of the list: what is above it later is new
 	First  bool   // this is the first page
 	Next   string // URL of the next page
@@ -102,10 +104,17 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 	if len(page.Messages) > 0 {
 		d.Newest = page.Messages[0].ID
 	}
+	stored, by := "-next", messageColumns
+	if d.Chosen != nil {
+		stored, by = "", d.Chosen
+	}
+	d.Sort = sortRows(s, r.URL, stored, page.Messages, page.After != "", by)
 	if d.SoFar += page.Looked; page.After != "" {
 		next := url.Values{"q": {q}, "after": {page.After}}
-		if d.Columns != "" {
-			next.Set("columns", d.Columns)
+		for name, value := range map[string]string{"columns": d.Columns, "sort": d.Sort.By} {
+			if value != "" {
+				next.Set(name, value)
+			}
 		}
 		if len(page.Messages) == 0 && d.First {
 			next.Set("looked", strconv.FormatInt(d.SoFar, 10))
@@ -114,6 +123,17 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 	}
 	v.data = d
 	return v, nil
+}
+
+// messageColumns are those that messages are sorted by, where no others are chosen.
+var messageColumns = []inspect.Column[inspect.Message]{
+	{Field: "State"}, {Head: "What went wrong", Field: "Error", Value: func(m inspect.Message) any {
+		return cmp.Or(m.Error, m.Reason)
+	}}, {Field: "Queue"}, {Head: "Fails", Field: "Attempt"}, {Field: "Failed"},
+	{Field: "Next", Value: func(m inspect.Message) any {
+		return cmp.Or(m.Due, m.ParkedAt, m.Restorable, m.RetriedAt)
+	}},
+	{Field: "Size"},
 }
 
 // soon is what the tab of the next ten minutes adds to the waiting ones.
@@ -230,7 +250,7 @@ func (s *server) newMessages(r *http.Request, c auth.Caller) (view, error) {
 	case n > 0:
 		text = fmt.Sprint(n)
 	}
-	v.data = map[string]string{"N": text, "Query": in.Get("q"), "Columns": in.Get("columns")}
+	v.data = map[string]string{"N": text, "Query": in.Get("q"), "Columns": in.Get("columns"), "Sort": in.Get("sort")}
 	return v, nil
 }
 

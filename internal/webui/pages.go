@@ -40,12 +40,12 @@ func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
 		Next  string
 		State string
 		Tabs  [][2]string // a state, and its link
+		Sort  sorting
 	}{Query: q, QueryError: queryErrorOf(q, err), GroupPage: page, State: state}
 	of := func(state, after string) string {
-		in := url.Values{"q": {q}, "state": {state}, "after": {after}}
-		maps.DeleteFunc(in, func(_ string, v []string) bool { return v[0] == "" })
-		return "/groups?" + in.Encode()
+		return "/groups?" + kept(url.Values{"q": {q}, "state": {state}, "after": {after}, "sort": {d.Sort.By}})
 	}
+	d.Sort = sortRows(s, r.URL, "", page.Groups, page.After != "", groupColumns)
 	for _, tab := range slices.Concat([]string{""}, inspect.GroupStates, []string{inspect.AllStates}) {
 		d.Tabs = append(d.Tabs, [2]string{tab, of(tab, "")})
 	}
@@ -58,6 +58,19 @@ func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
 		return v, nil
 	}
 	return v, err
+}
+
+// groupColumns are those that groups are sorted by.
+var groupColumns = []inspect.Column[inspect.Group]{
+	{Field: "Error", Value: func(g inspect.Group) any { return cmp.Or(g.Error, g.Reason+" "+g.Type) }},
+	{Field: "Queue"}, {Head: "Last 24 h", Field: "Hours"}, {Field: "Waiting"}, {Field: "Parked"}, {Field: "First"},
+	{Field: "Last"}, {Field: "Note"},
+}
+
+// kept are the parameters of a link, without those that are empty.
+func kept(in url.Values) string {
+	maps.DeleteFunc(in, func(_ string, v []string) bool { return v[0] == "" })
+	return in.Encode()
 }
 
 func (s *server) group(r *http.Request, c auth.Caller) (view, error) {
@@ -80,13 +93,24 @@ func (s *server) queues(r *http.Request, c auth.Caller) (view, error) {
 		Counts   []inspect.Column[inspect.Queue]
 		Silent   bool // RabbitMQ does not answer
 		Next     string
+		Sort     sorting
 	}{Queues: queues, AtBroker: inspect.BrokerColumns}
 	d.Counts = slices.Concat(inspect.QueueCounts, []inspect.Column[inspect.Queue]{
 		{Head: "Failed/min", Field: "Failed", Help: "In the last minute"},
 		{Head: "Retried/min", Field: "Retried", Help: "In the last minute"},
 	})
+	by := []inspect.Column[inspect.Queue]{{Head: "Queue", Field: "Name"}, {Field: "Policy"}}
+	for _, c := range inspect.BrokerColumns {
+		by = append(by, inspect.Column[inspect.Queue]{Field: c.Field, Value: func(q inspect.Queue) any {
+			if q.Broker == nil || !q.Broker.Exists {
+				return nil
+			}
+			return c.Of(*q.Broker)
+		}})
+	}
+	d.Sort = sortRows(s, r.URL, "name", queues, after != "", slices.Concat(by, d.Counts))
 	if after != "" {
-		d.Next = "/queues?" + url.Values{"after": {after}}.Encode()
+		d.Next = "/queues?" + kept(url.Values{"after": {after}, "sort": {d.Sort.By}})
 	}
 	for _, q := range queues {
 		d.Silent = d.Silent || q.Broker == nil

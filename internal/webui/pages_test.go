@@ -14,12 +14,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 	"golang.org/x/net/html"
 
 	"github.com/redrive-mq/redrive/internal/actions"
@@ -402,7 +404,7 @@ func TestFormsLeadToPagesUnderTheBase(t *testing.T) {
 	leads("/queues/breaker", url.Values{"queue": {"mail.send"}, "to": {"auto"}}, "/queues?did=auto&n=1")
 	leads("/follow", url.Values{"from": {"orders.dlq"}, "then": {"park"}}, "/?did=follow&n=1")
 	leads("/follow", url.Values{"from": {"orders.dlq"}, "stop": {"1"}}, "/?did=unfollow&n=1")
-	leads("/groups/"+has.Group+"/note", url.Values{"note": {"x"}, "q": {""}}, "/groups?did=note&n=1")
+	leads("/groups/"+has.Group+"/note", url.Values{"note": {"x"}, "q": {""}, "state": {"all"}, "sort": {"-last"}}, "/groups?did=note&n=1&sort=-last&state=all")
 	leads("/groups/"+has.Group+"/state", url.Values{"state": {"ignored"}, "note": {"x"}}, "/groups/"+has.Group+"?did=state&n=1")
 	leads("/operations/"+has.Running+"/pause", nil, "/operations/"+has.Running)
 	form := fields(t, get(h, base+"/messages/"+has.Mail+"/edit").Body.String())
@@ -613,7 +615,7 @@ func list(all ...inspect.Queue) listing {
 }
 
 func (l listing) Queues(context.Context, auth.Caller, string, int) ([]inspect.Queue, string, error) {
-	return l.queues, "", nil
+	return slices.Clone(l.queues), "", nil
 }
 
 func (l listing) Overview(context.Context, auth.Caller) (inspect.Overview, error) {
@@ -817,7 +819,7 @@ func TestTheColumnsOfChoice(t *testing.T) {
 	h := webui.Handler(endlessly{s.shop}, webui.Options{Caller: func(*http.Request) auth.Caller { return s.caller }})
 	page := get(h, "/messages?q=state%3Aparked+queue%3Amail.send&columns=queue,header.tenant,failed,body.order.customer").Body.String()
 	for _, want := range []string{
-		`<th scope="col">header.tenant</th>`, `<td data-label="header.tenant"><bdi>acme</bdi></td>`, `"><bdi>mail.send</bdi></a></td>`,
+		`&amp;sort=header.tenant" title="Sort this page by this">header.tenant</a></th>`, `<td data-label="header.tenant"><bdi>acme</bdi></td>`, `"><bdi>mail.send</bdi></a></td>`,
 		`<td data-label="failed"><time`, `<td data-label="body.order.customer"><bdi>Zoë Křížová</bdi></td>`, `redrive messages list --columns queue,header.tenant,failed,body.order.customer `,
 		`<input type="hidden" name="columns" value="queue,header.tenant,failed,body.order.customer">`, `href="/messages?columns=queue%2Cheader.tenant%2Cfailed%2Cbody.order.customer&amp;q=`,
 		`href="/messages?after=x&amp;columns=queue%2Cheader.tenant%2Cfailed%2Cbody.order.customer&amp;q=`, `&amp;columns=queue%2Cheader.tenant%2Cfailed%2Cbody.order.customer" hx-trigger="tick"`,
@@ -876,6 +878,96 @@ func TestAConfirmationShowsWhatIsChosen(t *testing.T) {
 				t.Errorf("%s is asked without %s: %s", role, want, page)
 			}
 		}
+	}
+}
+
+// opened are the names of the rows of a page, in their order.
+func opened(page string) string {
+	var all []string
+	for _, m := range regexp.MustCompile(`data-open href="[^"]*">(?:<bdi>)?([^<]*)`).FindAllStringSubmatch(page, -1) {
+		all = append(all, m[1])
+	}
+	return strings.Join(all, " ")
+}
+
+// A heading sorts the rows of a page by what is in its column, and again the other way round; what is not known is least.
+func TestAHeadingSortsAPage(t *testing.T) {
+	at := func(n int) *inspect.AtBroker { return &inspect.AtBroker{Exists: true, Ready: n, Unacked: &n} }
+	queues := list(inspect.Queue{Name: "a", Waiting: 2, Broker: at(9)}, inspect.Queue{Name: "b", Waiting: 10}, inspect.Queue{Name: "c", Waiting: 2, Broker: at(0)})
+	s := webtest.Stocked(inspect.Config{})
+	h := webui.Handler(endlessly{s}, webui.Options{Caller: func(*http.Request) auth.Caller { return webtest.Root }})
+	sizes := func(target string) (all []int) {
+		for _, m := range regexp.MustCompile(`data-label="Fails">(\d+)`).FindAllStringSubmatch(get(h, target).Body.String(), -1) {
+			n, _ := strconv.Atoi(m[1])
+			all = append(all, n)
+		}
+		return all
+	}
+	for sort, want := range map[string]string{"": "a b c", "name": "a b c", "-name": "c b a", "waiting": "a c b", "-waiting": "b a c",
+		"unacked": "b c a", "-ready": "a c b", "nonsense": "a b c", "-": "a b c"} {
+		expect.Equal(t, opened(shown(queues, "/queues?sort="+sort)), want, "queues sorted by %q", sort)
+	}
+	if up := sizes("/messages?q=&sort=attempt"); len(up) < 10 || !slices.IsSorted(up) || slices.IsSorted(sizes("/messages?q=")) {
+		t.Errorf("messages sorted by their failures: %v", up)
+	}
+	for _, c := range []struct{ page, want string }{
+		{shown(queues, "/queues"), `<th scope="col" aria-sort="ascending"><a href="/queues?sort=-name" title="Sort by this">Queue</a></th>`},
+		{shown(queues, "/queues"), `<th scope="col" class="n"><a href="/queues?sort=-waiting" title="Sort by this">Waiting</a></th>`},
+		{shown(queues, "/queues?sort=-waiting&did=x"), `<th scope="col" class="n" aria-sort="descending"><a href="/queues?sort=waiting" title="Sort by this">Waiting</a></th>`},
+		{shown(queues, "/queues?sort=-name"), `<a href="/queues?" title="Sort by this">Queue`},
+		{shown(queues, "/queues?after=x"), `<a href="/queues?after=x&amp;sort=-waiting" title="Sort this page by this">`},
+		{shown(queues, "/queues?after=x&sort=-ready"), `>Sorted within this page alone.<`},
+		{shown(s, "/groups?state=all&q=queue:*&sort=-last"), `<a href="/groups?q=queue%3A%2A&amp;sort=-parked&amp;state=all" title`},
+		{shown(s, "/groups?state=all&q=queue:*&sort=-last"), `<a href="/groups?q=queue%3A%2A&amp;sort=-last&amp;state=ignored">ignored`},
+		{shown(s, "/groups?state=all&q=queue:*&sort=-last"), `<input type="hidden" name="sort" value="-last">`},
+	} {
+		if !strings.Contains(c.page, c.want) {
+			t.Errorf("the page has no %s: %s", c.want, c.page)
+		}
+	}
+	page := get(h, "/messages?q=queue:*&columns=queue,size&after=0.x&sort=-size").Body.String()
+	page += get(h, "/messages?q=queue:*&columns=queue,size&sort=-size").Body.String()
+	for _, want := range []string{
+		`<input type="hidden" name="sort" value="-size">`, `href="/messages?after=x&amp;columns=queue%2Csize&amp;q=queue%3A%2A&amp;sort=-size">Next page`,
+		`<a href="/messages?columns=queue%2Csize&amp;q=queue%3A%2A&amp;sort=size" title="Sort this page by this">size`, `aria-sort="descending"`,
+		`<a href="/messages?columns=queue%2Csize&amp;q=state%3Awaiting&#43;queue%3A%2A&amp;sort=-size"`, `&amp;sort=-size" hx-trigger="tick"`,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the list of messages has no %s", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(page)
+	}
+	form := fields(t, send(h, "/messages/act", url.Values{"verb": {"discard"}, "id": {s.Has.Order}, "q": {"a"}, "sort": {"-size"}}).Body.String())
+	form.Set("confirmed", "1")
+	expect.Equal(t, send(h, "/messages/act", form).Header().Get("Location"), "/messages?q=a&sort=-size&did=discard&n=1", "what was done leads back")
+}
+
+// The order of a page tells nothing of what its caller does not see.
+func TestAPageIsNotSortedByWhatIsMasked(t *testing.T) {
+	rules := mask.New([]mask.Entry{{Patterns: []string{"/ann|bob/"}, Paths: []string{"header.user", "body.user"}}}, mask.DefaultBodies())
+	shop := webtest.New(memstore.New(), nil, inspect.Config{Mask: func() *mask.Rules { return rules }})
+	for i, name := range []string{"bob", "ann", "bob"} {
+		r := inspecttest.Record("orders", store.Parked, fmt.Sprintf(`{"user": "%s"}`, name))
+		r.Due, r.Error, r.Fingerprint = r.Due.Add(-time.Duration(i)*time.Second), name+" has no account", [16]byte{byte(i)}
+		r.Message.Headers, r.Message.ContentType = amqp.Table{"user": name}, "application/json"
+		inspecttest.Add(t, shop.Store, r)
+	}
+	ids := regexp.MustCompile(`<tr id="([mg]-[^"]*)"`)
+	for role, tells := range map[auth.Role]bool{auth.Operator: false, auth.Admin: true} {
+		h := scene{shop: shop, caller: inspecttest.Caller(role)}.handler()
+		for _, c := range [][2]string{{"/messages?q=", "error"}, {"/messages?q=&columns=header.user", "header.user"}, {"/messages?q=&columns=body.user", "body.user"}} {
+			order := func(sort string) string {
+				return fmt.Sprint(ids.FindAllStringSubmatch(get(h, c[0]+"&sort="+sort).Body.String(), -1))
+			}
+			stored := order("")
+			expect.Equal(t, strings.Count(stored, "m-") > 0, true, "messages are listed")
+			expect.Equal(t, order(c[1]) != stored, tells, "to %s the order by %s tells something", role, c[1])
+			expect.Equal(t, order("-"+c[1]) != stored, tells, "to %s the order by -%s tells something", role, c[1])
+		}
+		up, down := ids.FindAllString(get(h, "/groups?sort=error").Body.String(), -1), ids.FindAllString(get(h, "/groups?sort=-error").Body.String(), -1)
+		expect.Equal(t, slices.Equal(up, down), !tells, "to %s the order of %d groups tells something", role, len(up))
 	}
 }
 

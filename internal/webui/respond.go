@@ -255,7 +255,7 @@ func (s *server) functions() template.FuncMap {
 		"here":     s.here,
 		"asset":    func(name string) string { return s.at(assetURL(name)) },
 		"find":     func(pairs ...string) string { return s.at(findURL(pairs...)) },
-		"messages": func(query string, columns ...string) string { return s.at(messagesURL(query, columns...)) },
+		"messages": func(query string, more ...string) string { return s.at(messagesURL(query, more...)) },
 		"queue":    func(name string) string { return s.at(queueURL(name)) },
 		"group":    func(id string) string { return s.at(groupURL(id)) },
 		"message":  func(id string) string { return s.at(messageURL(id)) },

@@ -4,6 +4,7 @@
 //
 //	web.go        the routes, and signing in
 //	respond.go    from a handler's view to a response: errors, loading, headers
+//	sort.go       the rows of a page, sorted by a column of theirs
 //	format.go     how values are shown: times, sizes, charts, texts that may be hostile
 //	messages.go pages.go  the pages
 //	act.go                what people do
