@@ -218,21 +218,42 @@ func (a *Actions) Apply(
 		keys[i] = t.Key
 	}
 	now := a.now()
+	notes, err := store.GroupNotes(ctx, a.Store)
+	if err != nil {
+		return nil, err
+	}
 	var outcomes []Outcome
+	var carried [][]store.Entry
 	edit := func(_ store.Key, r *store.Record) store.Edit {
 		o, e := c.outcome(refs[len(outcomes)], r, now)
-		outcomes = append(outcomes, o)
+		outcomes, carried = append(outcomes, o), append(carried, carry(r, e, notes, now))
 		return e
 	}
-	var entries func(n int) []store.Entry
-	if alsoWrite != nil {
-		entries = func(n int) []store.Entry { return alsoWrite(outcomes[:n]) }
-	}
-	n, err := a.Store.Change(ctx, keys, edit, entries)
+	n, err := a.Store.Change(ctx, keys, edit, func(n int) []store.Entry {
+		entries := slices.Concat(carried[:n]...)
+		if alsoWrite != nil {
+			entries = append(entries, alsoWrite(outcomes[:n])...)
+		}
+		return entries
+	})
 	if err != nil {
 		return nil, err
 	}
 	return outcomes[:n], nil
+}
+
+// carry returns what the next failures of the messages that an edit leaves waiting learn of this one; notes are those
+// on groups.
+func carry(r *store.Record, e store.Edit, notes map[string]string, now time.Time) (all []store.Entry) {
+	if e.Keep {
+		e.Add = append([]*store.Record{r}, e.Add...)
+	}
+	for _, r := range e.Add {
+		if r.State == store.Waiting {
+			all = append(all, store.Carry(r, notes[r.Group().ID.String()] != "", now)...)
+		}
+	}
+	return all
 }
 
 func (a *Actions) prepare(c RecordChange) RecordChange {

@@ -91,6 +91,8 @@ type Actions struct {
 	// found, by queue; settings guards them.
 	forcedEntries map[string]string
 
+	carriedForgot time.Time // Forget's
+
 	auditing sync.Mutex
 	auditors map[string]*rate.Limiter // how much each caller adds to the audit log
 }

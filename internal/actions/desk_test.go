@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 
@@ -456,6 +458,66 @@ func (d *desk) add(t *testing.T, records ...*store.Record) {
 func (d *desk) kept(t *testing.T, id string) *store.Record {
 	t.Helper()
 	return inspecttest.Kept(t, d.store, id)
+}
+
+// What a person edited or replayed fails again with another error: it still says what it was made from, and the note on
+// its first error is with it and spares it.
+func TestNotesAndOriginOutlastTheNextFailure(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		const days = 24 * time.Hour
+		d.Inspector.Config.Policies = func() policy.Set {
+			return policy.Set{{Name: "p", Queues: []string{"*"}, Retention: 30 * days}}
+		}
+		parked := func(queue, err, body string) *store.Record {
+			r := record(queue, store.Parked, body)
+			r.Error = err
+			d.add(t, r)
+			return r
+		}
+		first, edited, plain := parked("orders", "noted", "1"), parked("orders", "noted", "2"), parked("orders", "boom", "3")
+		must(t, d.NoteGroup(ctx, operator, first.Group().ID.String(), "ticket 4711"))
+		body := []byte("4")
+		edit, err := d.Edit(ctx, caller(auth.Editor), actions.EditRequest{ID: edited.ID.String(), Body: &body})
+		must(t, err)
+		copied, err := d.Act(ctx, caller(auth.Editor), actions.Act{Verb: actions.Copy, To: "other", IDs: []string{plain.ID.String()}})
+		must(t, err)
+		must(t, errOf(d.Act(ctx, operator, actions.Act{Verb: actions.Replay, IDs: []string{first.ID.String(), plain.ID.String()}})))
+		for _, c := range []struct {
+			id    string
+			queue string
+			from  uuid.UUID
+			note  string
+			state store.State
+		}{
+			{first.ID.String(), "orders", uuid.Nil, "ticket 4711", store.Parked},
+			{edit.New, "orders", edited.ID, "ticket 4711", store.Parked},
+			{plain.ID.String(), "orders", uuid.Nil, "", store.Discarded},
+			{copied.Outcomes[0].New, "other", plain.ID, "", store.Discarded},
+			{first.ID.String(), "secret", uuid.Nil, "", store.Discarded}, // another queue's message with this id
+		} {
+			if c.queue != "secret" {
+				all, err := d.store.Find(ctx, uuid.MustParse(c.id))
+				must(t, err)
+				must(t, errOf(d.store.Change(ctx, []store.Key{all[0].Key}, storetest.Remove, nil)))
+			}
+			again := record(c.queue, store.Parked, "again")
+			again.ID, again.Error, again.Due = uuid.MustParse(c.id), "another", time.Now().Add(-31*days)
+			from, err := store.CarriedMadeFrom(ctx, d.store, again)
+			must(t, err)
+			expect.Equal(t, from, c.from, "%s was made from", c.id)
+			d.add(t, again)
+			all, err := d.store.Find(ctx, again.ID)
+			must(t, err)
+			key := string(all[len(all)-1].Key)
+			shown, err := d.Inspector.Message(ctx, caller(auth.Viewer, c.queue), key)
+			must(t, err)
+			expect.Equal(t, strings.Join(shown.GroupNotes, ";"), c.note, "%s in %s has the notes", c.id, c.queue)
+			must(t, d.Forget(ctx, time.Now()))
+			l, err := d.store.Get(ctx, store.Key(key))
+			must(t, err)
+			expect.Equal(t, l.Record.State, c.state, "%s in %s, parked too long, is", c.id, c.queue)
+		}
+	})
 }
 
 // A parked message whose policy has a retention is discarded when that is over, and can be restored as any

@@ -86,11 +86,16 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 	if err != nil || e.DryRun {
 		return edited, err
 	}
+	notes, err := store.GroupNotes(ctx, a.Store)
+	if err != nil {
+		return Edited{}, err
+	}
 	end, err := a.Begin(by, "edit", l.Record.Queue+": "+e.ID, 1, e.Reason)
 	if err != nil {
 		return Edited{}, err
 	}
 	now := a.now()
+	var carried []store.Entry
 	made, unreadable := uuid.Nil, error(nil)
 	_, err = a.Store.Change(context.WithoutCancel(ctx), []store.Key{l.Key},
 		func(_ store.Key, r *store.Record) store.Edit {
@@ -105,8 +110,10 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 			n.ID = headers.NewID(&n.Message)
 			made = n.ID
 			r.State, r.Due, r.MadeInto = store.Discarded, now.Add(a.Restorable), n.ID
-			return store.Edit{Keep: true, Add: []*store.Record{n}}
-		}, nil)
+			done := store.Edit{Keep: true, Add: []*store.Record{n}}
+			carried = carry(r, done, notes, now)
+			return done
+		}, func(int) []store.Entry { return carried })
 	if err == nil {
 		err = unreadable
 	}

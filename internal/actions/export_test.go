@@ -23,6 +23,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/memstore"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -143,7 +144,7 @@ func TestWhatIsImportedAsIs(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		parked, waits, gone := storetest.Everything(), record("orders", store.Waiting, "no stock"), record("orders", store.Discarded, "")
 		parked.Message.Body = []byte("\x00\xff\n")
-		waits.Due = time.Now().Add(time.Hour).Truncate(time.Microsecond)
+		waits.Due, waits.MadeFrom = time.Now().Add(time.Hour).Truncate(time.Microsecond), gone.ID
 		forged := *waits
 		forged.FailedAt = waits.FailedAt.Add(time.Second).Truncate(time.Microsecond)
 		old := newDesk(memstore.New())
@@ -162,6 +163,9 @@ func TestWhatIsImportedAsIs(t *testing.T) {
 				t.Errorf("%+v, %v", im, err)
 			}
 		}
+		from, err := store.CarriedMadeFrom(ctx, d.store, waits)
+		must(t, err)
+		expect.Equal(t, from, gone.ID, "at its next failure, one that waits was made from")
 		for _, is := range []store.State{store.Waiting, store.Parked, store.Discarded} {
 			of := func(s store.Store) (all []*store.Record) {
 				for _, l := range storetest.Listed(t, s, store.Range{State: is, Body: true}) {

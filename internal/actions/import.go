@@ -100,6 +100,15 @@ func (a *Actions) Import(ctx context.Context, by auth.Caller, r io.Reader, o Imp
 		if err != nil || len(records) == 0 {
 			return err
 		}
+		var carried []store.Entry
+		for _, r := range records {
+			carried = append(carried, carry(r, store.Edit{Keep: true}, nil, a.now())...)
+		}
+		if len(carried) > 0 {
+			if err := a.Store.PutEntries(context.WithoutCancel(ctx), carried); err != nil {
+				return err
+			}
+		}
 		if err := a.Store.Add(context.WithoutCancel(ctx), records); err != nil {
 			return err
 		}

@@ -431,8 +431,16 @@ func (a *Actions) Forget(ctx context.Context, now time.Time) error {
 	if err == nil && n > 0 {
 		a.Inspect.Log.Info("discarded messages are gone for good: their time to be restored is over", "messages", n)
 	}
-	return errors.Join(err, a.keepGroupStates(ctx, now), a.Audit.Forget(ctx, now))
+	err = errors.Join(err, a.keepGroupStates(ctx, now), a.Audit.Forget(ctx, now))
+	if now.Sub(a.carriedForgot) < carriedForgetEvery {
+		return err
+	}
+	a.carriedForgot = now
+	return errors.Join(err, store.ForgetCarried(ctx, a.Store, now))
 }
+
+// carriedForgetEvery is how often old entries of store.Carry are looked for.
+const carriedForgetEvery = 24 * time.Hour
 
 // expireStep is how many messages are discarded in one step: few enough that others do not wait long.
 const expireStep = 256
@@ -447,13 +455,9 @@ func (a *Actions) expire(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	groups, err := a.Store.Groups(ctx)
+	noted, err := store.GroupNotes(ctx, a.Store)
 	if err != nil {
 		return err
-	}
-	noted := map[errorgroup.ID]bool{}
-	for i := range groups {
-		noted[groups[i].ID] = groups[i].Note != ""
 	}
 	for _, c := range counts {
 		p, ok := policies.Match(c.Queue)
@@ -471,9 +475,18 @@ func (a *Actions) expire(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// expireQueue discards messages of a queue that were parked before a time, except for groups in spared.
+// spared reports whether a record, or an earlier one of its message that a person replayed, is in one of these groups.
+func (a *Actions) spared(ctx context.Context, r *store.Record, noted map[string]string) (bool, error) {
+	if len(noted) == 0 || noted[a.Store.GroupOf(r).String()] != "" {
+		return len(noted) > 0, nil
+	}
+	groups, err := store.NotedGroups(ctx, a.Store, r)
+	return slices.ContainsFunc(groups, func(g errorgroup.ID) bool { return noted[g.String()] != "" }), err
+}
+
+// expireQueue discards messages of a queue that were parked before a time, except for those that noted spares.
 func (a *Actions) expireQueue(
-	ctx context.Context, queue string, now, before time.Time, spared map[errorgroup.ID]bool,
+	ctx context.Context, queue string, now, before time.Time, noted map[string]string,
 ) error {
 	over := func(r *store.Record) bool {
 		return r != nil && r.Unreadable == nil && r.Queue == queue && r.State == store.Parked && !r.Due.After(before) &&
@@ -509,8 +522,11 @@ func (a *Actions) expireQueue(
 	}
 	due := store.Range{State: store.Parked, Queues: []string{queue}, To: before.Add(time.Microsecond)}
 	err = a.Store.Scan(ctx, due, func(l store.Listed) (bool, error) {
-		if !over(l.Record) || spared[a.Store.GroupOf(l.Record)] {
+		if !over(l.Record) {
 			return true, nil
+		}
+		if spared, err := a.spared(ctx, l.Record, noted); err != nil || spared {
+			return err == nil, err
 		}
 		if keys = append(keys, l.Key); len(keys) < expireStep {
 			return true, nil

@@ -255,6 +255,9 @@ func facts(w io.Writer, m inspect.Detail, now time.Time) {
 	for _, n := range m.Notes {
 		all = append(all, [2]string{"Note", n})
 	}
+	for _, n := range m.GroupNotes {
+		all = append(all, [2]string{"Note on its error", n})
+	}
 	for _, o := range m.SameID {
 		all = append(all, [2]string{"Same ID", fmt.Sprintf("%s, %s in %s", o.Key, o.State, o.Queue)})
 	}

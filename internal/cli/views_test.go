@@ -496,10 +496,10 @@ func TestAStackTraceKeepsItsLines(t *testing.T) {
 func TestAMessageSaysWhatHoldsItBack(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	shown := text(func(w io.Writer) {
-		detail(w, inspect.Detail{HeldBy: []inspect.Hold{{Why: "breaker open", Since: &at, Until: &at}, {Why: "paused by ana"}},
+		detail(w, inspect.Detail{HeldBy: []inspect.Hold{{Why: "breaker open", Since: &at, Until: &at}, {Why: "paused by ana"}}, GroupNotes: []string{"call Ann"},
 			Timeline: []inspect.Step{{Ended: &at, Ending: "retried", Late: "2h"}}}, at)
 	})
-	for _, want := range []string{"Held back by  breaker open (since ", "paused by ana", ", tries again ", ", 2h after it was due"} {
+	for _, want := range []string{"Note on its error  call Ann", "Held back by       breaker open (since ", "paused by ana", ", tries again ", ", 2h after it was due"} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("%q is not in\n%s", want, shown)
 		}

@@ -117,6 +117,7 @@ func ChosenColumns(chosen []query.Column) (all []Column[Message]) {
 // Detail is a message with all that is known of it but the raw body.
 type Detail struct {
 	Message
+	GroupNotes []string       `json:"group_notes,omitempty" doc:"People's, on its group and those it was replayed from."`
 	HeldBy     []Hold         `json:"held_by,omitempty" doc:"What keeps a waiting one back, even once it is due."`
 	Timeline   []Step         `json:"timeline" doc:"Each failure and what came of it, oldest first."`
 	Properties []Property     `json:"properties" doc:"AMQP's own, as first published."`
@@ -231,6 +232,9 @@ func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string) (De
 	for _, o := range others {
 		d.SameID = append(d.SameID, in.Shown(by, o))
 	}
+	if d.GroupNotes, err = in.groupNotes(ctx, l.Record); err != nil {
+		return Detail{}, err
+	}
 	past, err := in.Store.PastFailures(ctx, r.ID)
 	if err != nil {
 		return Detail{}, err
@@ -246,6 +250,21 @@ func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string) (De
 		d.Body = in.decodedFor(ctx, by, &l)()
 	}
 	return d, nil
+}
+
+// groupNotes returns people's notes on the group of a record, and on those in which people replayed its message.
+func (in *Inspector) groupNotes(ctx context.Context, r *store.Record) (all []string, err error) {
+	notes, err := store.GroupNotes(ctx, in.Store)
+	if err != nil || len(notes) == 0 {
+		return nil, err
+	}
+	groups, err := store.NotedGroups(ctx, in.Store, r)
+	for _, g := range append(groups, in.Store.GroupOf(r)) {
+		if note := notes[g.String()]; note != "" && !slices.Contains(all, note) {
+			all = append(all, note)
+		}
+	}
+	return all, err
 }
 
 // heldBy returns what keeps a waiting record back. Pauses and breakers stop retries, and no forwards.

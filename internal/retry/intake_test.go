@@ -521,6 +521,26 @@ func TestAFailureAfterAReplayIsAnotherOne(t *testing.T) {
 	}
 }
 
+// What a person made from another message says so at each failure. Its headers cannot: a publisher writes what it likes
+// there. An entry that cannot be read costs that only.
+func TestWhatAMessageWasMadeFromIsKnownAtItsNextFailure(t *testing.T) {
+	s := memstore.New()
+	replayed := derived(retriedFrom("q", "order"))
+	made := &store.Record{ID: uuid.MustParse(replayed.Message.Headers[wire.HeaderID].(string)), Queue: "q", MadeFrom: uuid.New()}
+	must(t, s.PutEntries(t.Context(), store.Carry(made, false, time.Now())))
+	must(t, newIntake(s).Handle(t.Context(), []wire.Delivery{replayed}))
+	expect.Equal(t, kept(t, s)[0].Record.MadeFrom, made.MadeFrom, "was made from")
+
+	broken := noEntries{memstore.New()}
+	must(t, newIntake(broken).Handle(t.Context(), []wire.Delivery{replayed}))
+	r := kept(t, broken.Store)[0].Record
+	expect.Equal(t, strings.Join(r.Notes, ";"), "it is not known from what it was made: damaged", "is noted")
+}
+
+type noEntries struct{ *memstore.Store }
+
+func (noEntries) Entry(context.Context, string) ([]byte, error) { return nil, errors.New("damaged") }
+
 // Where waits in RabbitMQ end, any publisher chooses the routing key: such names are limited like all others.
 func TestNamesOfMessagesThatWaitedInRabbitMQShareTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

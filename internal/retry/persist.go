@@ -129,6 +129,7 @@ func (k *keeper) load(ctx context.Context) (err error) {
 
 // keep stores records, and sends the events when all of them are durable.
 func (k *keeper) keep(ctx context.Context, records []recordToStore, events []Event, now time.Time) error {
+	k.readMadeFrom(ctx, records)
 	if err := k.add(ctx, records, events); err != nil {
 		return fmt.Errorf("storing %d failed messages: %w", len(records), err)
 	}
@@ -138,6 +139,20 @@ func (k *keeper) keep(ctx context.Context, records []recordToStore, events []Eve
 		k.events(events[i])
 	}
 	return nil
+}
+
+// readMadeFrom reads from what replayed messages were made. An error stops no intake: their next failure reads it again.
+func (k *keeper) readMadeFrom(ctx context.Context, records []recordToStore) {
+	for _, r := range records {
+		if _, tried := k.tried[r.messageIndex]; tried || r.rec.Replays == 0 {
+			continue
+		}
+		var err error
+		if r.rec.MadeFrom, err = store.CarriedMadeFrom(ctx, k.store, r.rec); err != nil {
+			addNote(r.rec, printable(fmt.Sprintf("it is not known from what it was made: %v", err)))
+			return // a store that does not answer takes long to say so
+		}
+	}
 }
 
 // forgetBatch ends the batch under way.

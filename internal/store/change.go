@@ -50,18 +50,23 @@ type Changer interface {
 
 // SideTable holds what belongs to messages but is not one, as entries.
 type SideTable interface {
-	// Entry returns a value of the side table; nil when there is none.
-	Entry(ctx context.Context, name string) ([]byte, error)
-	// Entries visits the entries whose names begin with prefix and come after after, in
-	// the order of names. It sees one moment, except in an engine that several processes
-	// share, where it may see some of what is written meanwhile.
-	Entries(ctx context.Context, prefix, after string, visit func(Entry) (more bool, err error)) error
+	EntryReader
 	// PutEntries writes entries durably, all or none. A nil Value deletes. It returns ErrFull
 	// when there is no room. It may use a quarter of the reserve, so that an operation that
 	// frees room can start; 4 KiB may always be written, so that one can be paused.
 	PutEntries(ctx context.Context, entries []Entry) error
 	// DeleteEntries deletes all entries whose names begin with prefix, in one step.
 	DeleteEntries(ctx context.Context, prefix string) error
+}
+
+// EntryReader reads entries.
+type EntryReader interface {
+	// Entry returns a value of the side table; nil when there is none.
+	Entry(ctx context.Context, name string) ([]byte, error)
+	// Entries visits the entries whose names begin with prefix and come after after, in
+	// the order of names. It sees one moment, except in an engine that several processes
+	// share, where it may see some of what is written meanwhile.
+	Entries(ctx context.Context, prefix, after string, visit func(Entry) (more bool, err error)) error
 }
 
 // Edit is what Change does with a record.

@@ -198,7 +198,7 @@ func GroupFor(own errorgroup.Group, find func(errorgroup.ID) (known, inUse bool)
 }
 
 // GroupNotes returns people's notes on groups, by ID.
-func GroupNotes(ctx context.Context, s Changer) (map[string]string, error) {
+func GroupNotes(ctx context.Context, s EntryReader) (map[string]string, error) {
 	notes := map[string]string{}
 	return notes, s.Entries(ctx, "group/", "", func(e Entry) (bool, error) {
 		if id, ok := strings.CutSuffix(strings.TrimPrefix(e.Name, "group/"), "/note"); ok {

@@ -6,6 +6,7 @@
 //	change.go  people's actions: records and the side table, in one step
 //	scan.go    searches of records, groups and past failures
 //	tally.go   the counts of a group, its failures by hour
+//	carried.go what a message's next failure learns of people's actions
 //	codec.go   a record as bytes
 //
 // A store knows no policies and no broker, and callers pass the time: its only clock is that of

@@ -697,6 +697,9 @@ func TestAGroupHasAPage(t *testing.T) {
 			t.Errorf("the page of a group has no %s", want)
 		}
 	}
+	if !strings.Contains(shown(s, "/messages/"+g.Newest.Key), "<bdi>gateway incident INC-2231, Pavel is on it</bdi>") {
+		t.Error("the page of a message has no note on its error")
+	}
 	if strings.Contains(as(auth.Viewer), "<button name=\"verb\"") {
 		t.Error("a viewer is offered what only an operator may do")
 	}

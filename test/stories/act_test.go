@@ -134,7 +134,12 @@ func TestAPersonReplaysParkedMessages(t *testing.T) {
 			d.ContentType != "application/json" {
 			t.Errorf("edited, it came with %v", d.Headers)
 		}
-		must(t, d.Ack(false))
+		reject(t, d)
+		s.WaitParked(t, 30)
+		again, err := s.Client.Message(ctx, edited.New)
+		must(t, err)
+		expect.Equal(t, again.MadeFrom, parked[0].ID, "having failed again, the edited one is made from")
+		must(t, errOf(s.Client.Act(ctx, actions.Act{Verb: actions.Discard, IDs: []string{edited.New}})))
 
 		p, err := s.Client.Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders state:parked"})
 		if err != nil || p.Count != 29 || len(p.Blocked) > 0 || len(p.Queues) != 1 || !p.Queues[0].Exists {

@@ -844,6 +844,51 @@ func forget(t *testing.T, s *subject) {
 	want(t, "after a crash", scan(t, s, store.Range{}), "parked waiting x later")
 }
 
+func carriedOver(t *testing.T, s *subject) {
+	made, other, gone := parked("q", "made"), parked("q", "other"), parked("q", "gone")
+	made.MadeFrom, gone.MadeFrom = other.ID, other.ID
+	add(t, s, made, other, gone)
+	var all []store.Entry
+	for _, l := range Listed(t, s, store.Range{State: store.Parked}) {
+		expect.Err(t, expect.ErrOf(s.Change(ctx, []store.Key{l.Key}, Keep(func(r *store.Record) {
+			r.Replay(epoch)
+			all = store.Carry(r, r.ID != other.ID, epoch)
+		}), func(int) []store.Entry { return all })), nil, "replaying")
+	}
+	finish(t, s, claim(t, s, "q", 0, 3))
+	s.reopen(t)
+	back := func(r *store.Record, queue string) *store.Record {
+		again := Waiting(queue, 0, "again")
+		again.ID = r.ID
+		return again
+	}
+	known := func(when string, r *store.Record, from uuid.UUID, noted ...errorgroup.ID) {
+		t.Helper()
+		got, err := store.CarriedMadeFrom(ctx, s, r)
+		must(t, err)
+		same(t, when+" made from", got, from)
+		groups, err := store.NotedGroups(ctx, s, r)
+		must(t, err)
+		same(t, when+" noted", groups, noted)
+	}
+	group := made.Group().ID
+	known("retried,", back(made, "q"), other.ID, group)
+	known("of another queue,", back(made, "p"), uuid.Nil)
+	known("another,", back(other, "q"), uuid.Nil)
+	again := back(made, "q")
+	add(t, s, again)
+	must(t, store.ForgetCarried(ctx, s, epoch.Add(29*24*hour)))
+	known("for 29 days,", back(gone, "q"), other.ID, group)
+	must(t, store.ForgetCarried(ctx, s, epoch.Add(31*24*hour)))
+	known("later,", back(gone, "q"), uuid.Nil)
+	known("kept,", again, other.ID, group)
+	finish(t, s, claim(t, s, "q", 0, 3))
+	must(t, store.ForgetCarried(ctx, s, epoch.Add(60*24*hour)))
+	known("kept until then,", again, other.ID, group)
+	must(t, store.ForgetCarried(ctx, s, epoch.Add(62*24*hour)))
+	known("gone,", again, uuid.Nil)
+}
+
 // entries is the side table as text.
 func entries(t *testing.T, s store.Store, prefix, after string) string {
 	t.Helper()

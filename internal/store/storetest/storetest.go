@@ -106,6 +106,7 @@ var contract = []testCase{
 	{"a change takes no more than its bounds", changeBounds},
 	{"what is being changed is not claimed", func(t *testing.T, s *subject) { claimOrChange(t, s, s) }},
 	{"the side table", sideTable},
+	{"what people did to a message is known at its next failure", carriedOver},
 	{"what is discarded is forgotten when its time is over", forget},
 	{"groups count what is kept with the same error", groupCounts},
 	{"groups know when their failures were", groupTimes},
