@@ -460,6 +460,25 @@ func (d *desk) kept(t *testing.T, id string) *store.Record {
 	return inspecttest.Kept(t, d.store, id)
 }
 
+// A message that was retried late says by whom its queue was paused meanwhile.
+func TestALateRetrySaysWhoHadPausedItsQueue(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		r := record("orders", store.Waiting, "")
+		r.Due = time.Now().Add(-time.Hour)
+		d.add(t, r)
+		must(t, d.PauseQueue(ctx, operator, "orders", "no database"))
+		must(t, d.ResumeQueue(ctx, operator, "orders", ""))
+		claims, err := d.store.Claim(ctx, store.Lane{Queue: "orders"}, time.Now(), 1, 1)
+		must(t, err)
+		must(t, errOf(d.store.Finish(ctx, []store.Outcome{{Claim: claims[0], At: time.Now()}})))
+		shown, err := d.Inspector.Message(ctx, caller(auth.Viewer, "orders"), r.ID.String())
+		must(t, err)
+		if by := shown.Timeline[0].LateBy; len(by) != 1 || by[0].Why != "paused by "+operator.Name+": no database" || by[0].Until == nil {
+			t.Errorf("late by %+v", by)
+		}
+	})
+}
+
 // What a person edited or replayed fails again with another error: it still says what it was made from, and the note on
 // its first error is with it and spares it.
 func TestNotesAndOriginOutlastTheNextFailure(t *testing.T) {

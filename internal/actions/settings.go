@@ -147,14 +147,28 @@ func (a *Actions) ResumeQueue(ctx context.Context, by auth.Caller, queue, reason
 	if err := a.Permit(by, auth.Operator, "resume", queue, queue); err != nil {
 		return err
 	}
-	switch entry, err := a.Store.Entry(ctx, store.PausePrefix+queue); {
+	entry, err := a.Store.Entry(ctx, store.PausePrefix+queue)
+	switch {
 	case err != nil:
 		return err
 	case entry == nil:
 		return a.Inspect.Meant(ctx, by, queue,
 			fmt.Errorf("%w: the retries of the queue %q are not paused", inspect.ErrPrecondition, queue))
 	}
-	return a.setPaused(ctx, by, "resume", retry.Resumed, queue, reason, nil)
+	var pause inspect.QueuePause
+	if err := json.Unmarshal(entry, &pause); err != nil {
+		return fmt.Errorf("the pause of %q: %w", queue, err)
+	}
+	if err := a.setPaused(ctx, by, "resume", retry.Resumed, queue, reason, nil); err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx)
+	err = a.Store.PutEntries(ctx, []store.Entry{pause.StopOf(a.now()).Entry(queue)})
+	if err = errors.Join(err, inspect.TrimStops(ctx, a.Store, queue)); err != nil {
+		a.Inspect.Log.Warn("messages that were retried late may not say that their queue was paused", "queue", queue,
+			"error", err)
+	}
+	return nil
 }
 
 func (a *Actions) setPaused(
@@ -436,10 +450,10 @@ func (a *Actions) Forget(ctx context.Context, now time.Time) error {
 		return err
 	}
 	a.carriedForgot = now
-	return errors.Join(err, store.ForgetCarried(ctx, a.Store, now))
+	return errors.Join(err, store.ForgetCarried(ctx, a.Store, now), inspect.ForgetStops(ctx, a.Store, now))
 }
 
-// carriedForgetEvery is how often old entries of store.Carry are looked for.
+// carriedForgetEvery is how often old entries of store.Carry, and of stops, are looked for.
 const carriedForgetEvery = 24 * time.Hour
 
 // expireStep is how many messages are discarded in one step: few enough that others do not wait long.

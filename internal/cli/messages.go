@@ -291,6 +291,9 @@ var stepColumns = []column[inspect.Step]{
 		if s.Late != "" {
 			ended += ", " + s.Late + " after it was due"
 		}
+		for _, h := range s.LateBy {
+			ended += "; " + h.Why + " (since " + timeText(h.Since) + ")"
+		}
 		return ended
 	}},
 	{Field: "Why", Narrow: inspect.Below},

@@ -497,9 +497,9 @@ func TestAMessageSaysWhatHoldsItBack(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	shown := text(func(w io.Writer) {
 		detail(w, inspect.Detail{HeldBy: []inspect.Hold{{Why: "breaker open", Since: &at, Until: &at}, {Why: "paused by ana"}}, GroupNotes: []string{"call Ann"},
-			Timeline: []inspect.Step{{Ended: &at, Ending: "retried", Late: "2h"}}}, at)
+			Timeline: []inspect.Step{{Ended: &at, Ending: "retried", Late: "2h", LateBy: []inspect.Hold{{Why: "paused by bo", Since: &at}}}}}, at)
 	})
-	for _, want := range []string{"Note on its error  call Ann", "Held back by       breaker open (since ", "paused by ana", ", tries again ", ", 2h after it was due"} {
+	for _, want := range []string{"Note on its error  call Ann", "Held back by       breaker open (since ", "paused by ana", ", tries again ", ", 2h after it was due; paused by bo (since "} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("%q is not in\n%s", want, shown)
 		}

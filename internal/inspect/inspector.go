@@ -86,6 +86,8 @@ type Config struct {
 	BrokerURL func() string // where RabbitMQ is, without the password; nil: not known
 	ReadOnly  bool
 	Activity  Activity
+	// Stops returns the stops of a queue that are not in the store yet; nil: all are.
+	Stops func(queue string) []Stop
 	// Conditions are what is wrong now, Notices what a person should look at though
 	// it stops nothing.
 	Conditions func() []condition.Condition

@@ -145,6 +145,7 @@ type Step struct {
 	Ended   *time.Time `json:"ended,omitempty" doc:"When its wait was over."`
 	Ending  string     `json:"ending,omitempty" enum:"retried,forwarded,discarded"`
 	Late    string     `json:"late,omitempty" doc:"How long after it was due that was, if a second or more."`
+	LateBy  []Hold     `json:"late_by,omitempty" doc:"What stopped the retries of its queue meanwhile, newest first."`
 }
 
 // Property is one of AMQP's basic properties.
@@ -245,6 +246,11 @@ func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string) (De
 		}
 	}
 	d.Timeline = in.timeline(r, past)
+	if slices.ContainsFunc(d.Timeline, func(s Step) bool { return s.Late != "" }) {
+		if err := in.addLateBy(ctx, by, r.Queue, d.Timeline, past); err != nil {
+			return Detail{}, err
+		}
+	}
 	if r.State != query.Retried {
 		d.Properties, d.Headers = properties(&r.Message), headersOf(r)
 		d.Body = in.decodedFor(ctx, by, &l)()

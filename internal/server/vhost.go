@@ -83,6 +83,7 @@ type vhost struct {
 	outagePictures   outagePictures
 	events           retry.Listener
 	activity         activity
+	stops            *stops
 	decisions        inspect.Decisions
 	inspect          *inspect.Inspector
 	actions          *actions.Actions
@@ -180,6 +181,7 @@ func (s *vhost) open(address string) error {
 		s.metrics.Store(shared.ID())
 	}
 	s.conditions = newConditions(s.metrics)
+	s.stops = newStops()
 	s.openConditions.Store(s.conditions)
 	s.publisher = broker.NewPublisher(s.connection(condition.Publish, "redrive retries"))
 	s.publisher.Confirmed = s.metrics.Confirmed
@@ -245,6 +247,7 @@ func (s *vhost) listeners() *listeners {
 			s.notify.Look()
 		}
 	})
+	l.add("stops", s.stops.event) // before the throttle, which opens a breaker at the failure that stops has then
 	l.add("throttle", func(e retry.Event) {
 		elsewhere := e.Kind == retry.Failed && s.throttle.Failed(e.Queue, e.ID, e.At)
 		if s.replica != nil {
@@ -385,6 +388,9 @@ func (s *vhost) laneChanged(lane store.Lane, err error) {
 		c.Text = err.Error()
 	}
 	s.conditions.Put(c)
+	if !lane.Forwards() {
+		s.stops.publish(lane.Queue, err, time.Now())
+	}
 	if failed == (err != nil) {
 		return // a target that hangs is unanswered and refused by turns; /readyz has the latest
 	}
@@ -420,6 +426,7 @@ func (s *vhost) run(ctx context.Context) error {
 	notifying, stopNotifying := context.WithCancel(context.WithoutCancel(ctx))
 	var notifier sync.WaitGroup
 	notifier.Go(func() { s.activity.keep(notifying, s.store) })
+	notifier.Go(func() { s.stops.keep(notifying, s.store) })
 	if s.replica == nil {
 		notifier.Go(func() { s.notify.Run(notifying) })
 		workers.Go(func() { s.guard.Forget(ctx) })

@@ -85,6 +85,11 @@ func TestAPausedQueueRetriesNothingUntilItIsResumed(t *testing.T) {
 		if q := s.kept(t, "orders"); q.Waiting != 20 || q.Pause == nil || q.Pause.Reason != "the database is down" {
 			t.Errorf("after a restart: %+v", q)
 		}
+		brokertest.Eventually(t, "they are late", func() bool {
+			m, err := s.Client.Message(ctx, held.ID)
+			must(t, err)
+			return time.Since(*m.Due) > time.Second
+		})
 		must(t, s.Client.ResumeQueue(ctx, "orders", ""))
 		var got []string
 		for range 20 {
@@ -95,6 +100,12 @@ func TestAPausedQueueRetriesNothingUntilItIsResumed(t *testing.T) {
 		if slices.Sort(got); !slices.Equal(got, want) {
 			t.Errorf("released: %v", got)
 		}
+		brokertest.Eventually(t, "one that was retried late says why", func() bool {
+			m, err := s.Client.Message(ctx, held.ID)
+			must(t, err)
+			by := m.Timeline[0].LateBy
+			return len(by) == 1 && strings.HasSuffix(by[0].Why, ": the database is down")
+		})
 	})
 }
 

@@ -23,6 +23,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/server/servertest"
@@ -959,7 +960,7 @@ func TestABreakerOpensAndCloses(t *testing.T) {
 		if got := s.metric(t, `redrive_breaker_opened_total{queue="orders"}`); got < "3" {
 			t.Errorf("opened %s times by the metric", got)
 		}
-		took := map[string]bool{}
+		took, last := map[string]bool{}, ""
 		for closed := false; !closed || len(took) < n; {
 			select {
 			case d := <-c.In:
@@ -967,6 +968,7 @@ func TestABreakerOpensAndCloses(t *testing.T) {
 					t.Errorf("%s came again after its acknowledgement", d.Body)
 				}
 				took[string(d.Body)] = true
+				last, _ = d.Headers[wire.HeaderID].(string)
 				must(t, d.Ack(false))
 			case e := <-s.Events:
 				closed = closed || e.Kind == retry.Closed
@@ -974,6 +976,13 @@ func TestABreakerOpensAndCloses(t *testing.T) {
 				t.Fatalf("%d of %d came, closed: %t", len(took), n, closed)
 			}
 		}
+		brokertest.Eventually(t, "one that was retried late says why", func() bool {
+			m, err := s.Client.Message(t.Context(), last)
+			must(t, err)
+			return slices.ContainsFunc(m.Timeline, func(f inspect.Step) bool {
+				return len(f.LateBy) > 0 && strings.HasPrefix(f.LateBy[len(f.LateBy)-1].Why, "breaker open: ")
+			})
+		})
 		brokertest.Eventually(t, "it is closed", func() bool {
 			return s.metric(t, `redrive_breaker_state{queue="orders",state="closed"}`) == "1"
 		})
