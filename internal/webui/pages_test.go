@@ -1052,8 +1052,13 @@ func TestAMessageSaysWhatHoldsItBack(t *testing.T) {
 	inspecttest.RetryDue(t, shop.Store, "orders", now)
 	r.Failures++
 	inspecttest.Add(t, shop.Store, r)
+	paused := inspect.Stop{Why: "paused by <bo>", Since: now.Add(-time.Hour), Until: now}
+	if err := shop.Store.PutEntries(t.Context(), []store.Entry{paused.Entry("orders")}); err != nil {
+		t.Fatal(err)
+	}
 	page := get(scene{shop: shop, caller: inspecttest.Caller(auth.Viewer)}.handler(), "/messages/"+r.ID.String()).Body.String()
-	for _, want := range []string{`<li><bdi>breaker open: 9 of 10 failed</bdi> <span class="dim">tries again</span> <time`, " after it was due"} {
+	for _, want := range []string{`<li><bdi>breaker open: 9 of 10 failed</bdi> <span class="dim">tries again</span> <time`, " after it was due",
+		`<li><bdi>paused by &lt;bo&gt;</bdi> <span class="dim">since</span> <time`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not have %q", want)
 		}
