@@ -34,6 +34,7 @@ const (
 	Standing         Kind = "standing"
 	Setup            Kind = "setup"
 	Long             Kind = "long"
+	Unacked          Kind = "unacked"
 	DeliveryLimit    Kind = "delivery_limit"
 	ForeignConsumers Kind = "foreign_consumers"
 	ForeignPolicies  Kind = "foreign_policies"
@@ -79,6 +80,7 @@ var Kinds = map[Kind]Row{
 	Standing:         {Says: "standing queue ", OfQueue: true, Ready: true, Event: "queue_standing"},
 	Setup:            {Says: "setup of queue ", OfQueue: true, Ready: true},
 	Long:             {Says: "long queue ", OfQueue: true, Ready: true, Event: "queue_long"},
+	Unacked:          {Says: "unacknowledged messages of queue ", OfQueue: true, Ready: true, Event: "queue_unacked"},
 	DeliveryLimit:    {Says: "delivery limit", Ready: true},
 	ForeignConsumers: {Says: "another service", Ready: true},
 	ForeignPolicies:  {Says: "policies of others", Ready: true},
@@ -93,6 +95,8 @@ type Condition struct {
 	Target string    `json:"target,omitempty" doc:"Of forward: where the queue's messages are to be forwarded."`
 	Text   string    `json:"text"`
 	Since  time.Time `json:"since"`
+	// Grew is set where the config wants a notification of each increase.
+	Grew time.Time `json:"grew,omitzero" doc:"Of long: when the queue last got more messages, where watch asks."`
 	// Alarm reports whether an alarm of RabbitMQ blocks the connection.
 	Alarm    bool `json:"alarm,omitempty" doc:"An alarm of RabbitMQ blocks publishing."`
 	NotReady bool `json:"not_ready,omitempty" doc:"The service is not ready because of it."`

@@ -119,6 +119,10 @@ type Watched struct {
 	Ready *int
 	// GrowingFor is how long its length may grow, and never fall; 0: for ever.
 	GrowingFor time.Duration
+	// Unacked is how long messages may be unacknowledged while none is acknowledged; 0: for ever.
+	Unacked time.Duration
+	// EachIncrease is set if each increase of a queue that is too long is a notification.
+	EachIncrease bool
 }
 
 // Watches decide about queues: the first that matches.
@@ -148,6 +152,12 @@ func (w Watched) describe() string {
 	}
 	if w.GrowingFor > 0 {
 		all = append(all, "growing for "+policy.FormatDuration(w.GrowingFor))
+	}
+	if w.Unacked > 0 {
+		all = append(all, "unacknowledged for "+policy.FormatDuration(w.Unacked))
+	}
+	if w.EachIncrease {
+		all = append(all, "each increase")
 	}
 	return cmp.Or(strings.Join(all, ", "), "nothing")
 }

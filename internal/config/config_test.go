@@ -159,18 +159,18 @@ func TestHowLongWhatIsDiscardedCanBeRestored(t *testing.T) {
 
 func TestWatchedQueues(t *testing.T) {
 	c := parsed(t, `watch:
-  - {queues: [a, "b.*"], ready: 1000, growing_for: 1h}
-  - {queues: ["*.dlq"], standing: never, ready: 0}
+  - {queues: [a, "b.*"], ready: 1000, growing_for: 1h, unacknowledged: 30m}
+  - {queues: ["*.dlq"], standing: never, ready: 0, each_increase: true}
   - {queues: ["b*"], standing: 0}
 `)
 	b := strings.Join(strings.Fields(described(t, c)), " ")
-	const want = "watch a b.* standing for 15m, more than 1000 ready, growing for 1h watch *.dlq more than 0 ready " +
-		"watch b* nothing"
+	const want = "watch a b.* standing for 15m, more than 1000 ready, growing for 1h, unacknowledged for 30m " +
+		"watch *.dlq more than 0 ready, each increase watch b* nothing"
 	if !strings.Contains(b, want) {
 		t.Errorf("check says %s; want %s", b, want)
 	}
-	for queue, want := range map[string]string{"b.c": "standing for 15m, more than 1000 ready, growing for 1h true",
-		"a.dlq": "more than 0 ready true", "bc": "nothing true", "c": "standing for 15m false"} {
+	for queue, want := range map[string]string{"b.c": "standing for 15m, more than 1000 ready, growing for 1h, " +
+		"unacknowledged for 30m true", "a.dlq": "more than 0 ready, each increase true", "bc": "nothing true", "c": "standing for 15m false"} {
 		of, named := c.Watch.Match(queue)
 		if is := fmt.Sprint(of.describe(), " ", named); is != want {
 			t.Errorf("%s is watched for %s; want %s", queue, is, want)
@@ -183,6 +183,8 @@ func TestWatchedQueues(t *testing.T) {
 		{"watch: [{queues: [a], ready: -1}]", `watch[0].ready is "-1"; expected a number of messages, also 0`},
 		{"watch: [{queues: [a], standing: 5s}]", `watch[0].standing is "5s"; expected never, or a duration from 1m`},
 		{"watch: [{queues: [a], growing_for: 0}]", `watch[0].growing_for is "0"; expected a duration`},
+		{"watch: [{queues: [a], unacknowledged: 0}]", `watch[0].unacknowledged is "0"; expected a duration`},
+		{"watch: [{queues: [a], each_increase: true}]", "watch[0] has each_increase, and no ready"},
 	})
 	if w := parsed(t, `watch: [{queues: ["a.#"]}]`).Warnings; len(w) != 1 || !strings.Contains(w[0], "topic exchanges") {
 		t.Errorf("it warns %q", w)

@@ -336,7 +336,13 @@ func watched(_ int, w *Watched) key {
 		row("standing", &w.Standing, standing),
 		row("ready", &w.Ready, length),
 		row("growing_for", &w.GrowingFor, between(time.Minute, year, "1m to a year")),
-	).need(" names no queues; expected queues: [\"orders.*\"]", "queues")
+		row("unacknowledged", &w.Unacked, between(time.Minute, year, "1m to a year")),
+		row("each_increase", &w.EachIncrease, boolean),
+	).then(func(v value) {
+		if w.EachIncrease && w.Ready == nil {
+			v.fail(" has each_increase, and no ready to begin at; expected ready: 0 for every message")
+		}
+	}).need(" names no queues; expected queues: [\"orders.*\"]", "queues")
 }
 
 var level = choice("hidden, masked or shown", mask.Levels)

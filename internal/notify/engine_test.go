@@ -243,6 +243,31 @@ func TestAConditionIsToldRepeatedAndResolved(t *testing.T) {
 	})
 }
 
+func TestEachIncreaseIsTold(t *testing.T) {
+	inFakeTime(t, nil, func(t *testing.T, d *desk) {
+		d.after(t, 2*time.Minute) // the start is over
+		long := func(text string, grew time.Duration) {
+			c := Condition{Kind: QueueLong, Queue: "a.dlq", Text: text}
+			if grew > 0 {
+				c.Grew = d.began.Add(grew)
+			}
+			d.set(c)
+		}
+		long("1", 0)
+		d.after(t, 30*time.Second, "2m25s a.dlq: the queue is too long: 1") // seen at 2m15s
+		long("2", 0)
+		d.after(t, 30*time.Second)
+		long("3", 3*time.Minute)
+		d.after(t, 30*time.Second, "3m15s a.dlq: the queue is too long, still: 3")
+		long("5", 3*time.Minute)
+		d.after(t, 30*time.Minute)
+		d.stop()
+		d.open(t)
+		d.after(t, 29*time.Minute)
+		d.after(t, time.Hour, "1h3m15s a.dlq: the queue is too long, still: 5")
+	})
+}
+
 func TestWhatComesAndGoesIsNotTold(t *testing.T) {
 	inFakeTime(t, func(_ *Settings, r *Route) { r.GroupWait = time.Minute }, func(t *testing.T, d *desk) {
 		d.after(t, 2*time.Minute)

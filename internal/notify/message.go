@@ -210,7 +210,7 @@ func link(page string, m *Message) string {
 		return page + "/health"
 	case FollowStopped:
 		return page + "/" // lists followed queues
-	case QueueStanding, QueueLong: // keep no messages here
+	case QueueStanding, QueueLong, QueueUnacked: // keep no messages here
 		if q := m.queue(); q != "" && q != otherQueues {
 			return page + "/queues/" + url.PathEscape(q)
 		}

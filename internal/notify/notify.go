@@ -43,6 +43,7 @@ const (
 	NoConsumer     Kind = "no_consumer"
 	QueueStanding  Kind = "queue_standing"
 	QueueLong      Kind = "queue_long"
+	QueueUnacked   Kind = "queue_unacked"
 	IntakeStopped  Kind = "intake_stopped"
 	BrokerBlocked  Kind = "broker_blocked"
 	OldestWaiting  Kind = "oldest_waiting"
@@ -71,6 +72,7 @@ var Kinds = []Meaning{
 	{NoConsumer, Critical, "the queue has no consumers", "messages no longer wait for a consumer"},
 	{QueueStanding, Warning, "messages stand in the queue", "messages no longer stand in the queue"},
 	{QueueLong, Warning, "the queue is too long", "the queue is no longer too long"},
+	{QueueUnacked, Warning, "messages stay unacknowledged", "messages no longer stay unacknowledged"},
 	{IntakeStopped, Critical, "failed messages stay in RabbitMQ: the intake has stopped", "the intake goes on"},
 	{BrokerBlocked, Critical, "an alarm of RabbitMQ's blocks publishing", "RabbitMQ's alarm is over"},
 	{OldestWaiting, Warning, "messages wait too long", "messages no longer wait too long"},

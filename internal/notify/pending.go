@@ -78,6 +78,7 @@ type entry struct {
 	Reported bool      `json:"Said,omitempty"` // the last notification reported it as on
 	Since    time.Time `json:",omitzero"`
 	Changed  time.Time `json:"Seen,omitzero"` // when it was first found on, or over
+	Grew     time.Time `json:",omitzero"`     // the condition's
 	Text     string    `json:",omitempty"`
 	// Target is the key's: a queue's name may look like a lane.
 	Target string `json:",omitempty"`
@@ -91,6 +92,7 @@ type Condition struct {
 	Target string
 	Since  time.Time     // zero: since it was first seen
 	After  time.Duration // reported only when it has lasted that long
+	Grew   time.Time     // when it grew, which is reported before it would be repeated; zero: never
 	Text   string        // why; may be hostile
 
 	// Unknown means that nothing is known about the kind now: its conditions stay as they were.
@@ -158,7 +160,7 @@ func (b *pending) update(now time.Time, all []Condition, starting bool) {
 			c.Since = b.firstSeen[k]
 		}
 		e := b.entries[k]
-		if e == nil && now.Before(c.Since.Add(c.After)) || e != nil && e.On && e.Text == c.Text {
+		if e == nil && now.Before(c.Since.Add(c.After)) || e != nil && e.On && e.Text == c.Text && e.Grew.Equal(c.Grew) {
 			continue
 		}
 		at, e := b.entryOf(k)
@@ -166,7 +168,7 @@ func (b *pending) update(now time.Time, all []Condition, starting bool) {
 		if !e.On && !e.Reported {
 			e.Since, e.Changed = c.Since, now
 		}
-		e.On, e.Text = true, c.Text
+		e.On, e.Text, e.Grew = true, c.Text, c.Grew
 	}
 	maps.DeleteFunc(b.firstSeen, func(k key, _ time.Time) bool { return !there[k] })
 	if starting {
@@ -197,7 +199,9 @@ func (b *pending) due(k key, e *entry, now time.Time, wait time.Duration) (at ti
 	again := e.Sent.Add(repeat)
 	switch {
 	case b.lasts(k) && e.On && e.Reported:
-		at = again
+		if at = again; e.Grew.After(e.Sent) && e.Grew.Add(wait).Before(at) {
+			at = e.Grew.Add(wait)
+		}
 	case b.groups == byReceiver: // it began, or it is over
 	case k.Kind.counted() && e.Tally.N == 0, !k.Kind.counted() && !e.On && e.Reported && !b.route.Resolved:
 		return at, false, false

@@ -878,7 +878,7 @@ basic_auth_users: {redrive: "$2b$04$abcdefghijklmnopqrstuuTFU2YlDDEIrOadTjCt/rbR
 // A notice of a queue that stands, or is too long, leads to that queue.
 func TestAStandingQueueLeadsToItsPage(t *testing.T) {
 	const page = "https://redrive.example.com"
-	for _, kind := range []Kind{QueueStanding, QueueLong} {
+	for _, kind := range []Kind{QueueStanding, QueueLong, QueueUnacked} {
 		m := &Message{Kind: kind, Items: []Item{{Kind: kind, Queue: "old/orders"}}}
 		expect.Equal(t, link(page+"/", m), page+"/queues/old%2Forders", "%s of one", kind)
 		m.Items = append(m.Items, Item{Kind: kind, Queue: "mail"})

@@ -372,7 +372,7 @@ func toldOf(replicas [][]condition.Condition, t *notify.Settings) (all []notify.
 		for _, c := range holds {
 			row := condition.Kinds[c.Kind]
 			told := notify.Condition{Kind: notify.Kind(row.Event), Queue: c.Queue, Target: c.Target,
-				Since: c.Since, After: row.After, Text: c.Text}
+				Since: c.Since, After: row.After, Grew: c.Grew, Text: c.Text}
 			switch {
 			case c.Alarm:
 				add(notify.Condition{Kind: notify.BrokerBlocked, Text: c.Text})

@@ -373,6 +373,12 @@ func TestWhatHealthTellsPeople(t *testing.T) {
 		{of(condition.Unreachable, "orders"), "", "forward_stopped orders > exchange dead: full"},
 		{of(condition.Long, "orders"), "9", "forward_stopped orders > exchange dead: full; queue_long orders: 9"},
 		{of(condition.Long, "orders"), "", "forward_stopped orders > exchange dead: full"},
+		{condition.Condition{Kind: condition.Long, Queue: "orders", Grew: time.Now()}, "9",
+			"forward_stopped orders > exchange dead: full; queue_long orders that grew: 9"},
+		{of(condition.Long, "orders"), "", "forward_stopped orders > exchange dead: full"},
+		{of(condition.Unacked, "orders"), "9",
+			"forward_stopped orders > exchange dead: full; queue_unacked orders: 9"},
+		{of(condition.Unacked, "orders"), "", "forward_stopped orders > exchange dead: full"},
 		{of(condition.Followed, "orders_error"), "it has other consumers",
 			"follow_stopped orders_error after 2m0s: it has other consumers; forward_stopped orders > exchange dead: full"},
 	} {
@@ -391,6 +397,9 @@ func TestWhatHealthTellsPeople(t *testing.T) {
 			}
 			if c.After > 0 {
 				s += " after " + c.After.String()
+			}
+			if !c.Grew.IsZero() {
+				s += " that grew"
 			}
 			got = append(got, s+": "+c.Text)
 			if !slices.Contains(notify.KindNames(), string(c.Kind)) {

@@ -21,8 +21,9 @@ import (
 )
 
 // queueWatch looks at all queues of the virtual host, and reports those that stand: they have ready messages, and
-// have had no consumer for a while; and those that are too long. It watches enrolled queues, others that have had a
-// consumer since the service started, such as the old queue of a migration, and those that the config names.
+// have had no consumer for a while; those that are too long; and those of which nothing is acknowledged. It watches
+// enrolled queues, others that have had a consumer since the service started, such as the old queue of a migration,
+// and those that the config names.
 type queueWatch struct {
 	list func(context.Context) ([]management.QueueState, error) // nil: no management API is configured
 	// keeps returns which queues are meant to keep messages, as dead-letter queues are.
@@ -53,6 +54,25 @@ type seenQueue struct {
 	// keeps is set if it is meant to keep messages, and asked if that is known; neither between two backlogs.
 	asked, keeps   bool
 	standing, long bool // reported
+	counts         deliveries
+	held           time.Time // since when messages have been unacknowledged and none was settled; zero: it is not so
+	unacked        bool      // reported
+	grew           time.Time // when a reported queue that is too long last got more messages
+}
+
+// deliveries is what RabbitMQ counted of a queue.
+type deliveries struct {
+	Messages  int // at the last look, ready and unacknowledged
+	Delivered int // at the last look
+	// Settled is by how much more were delivered than are unacknowledged: it grows when one is acknowledged, rejected
+	// or requeued. The two are not counted at the same time, so it is the most since then.
+	Settled int
+}
+
+// keptCondition is the entry of a condition.
+type keptCondition struct {
+	condition.Condition
+	Counts deliveries
 }
 
 const (
@@ -105,7 +125,7 @@ func (w *queueWatch) run(ctx context.Context) {
 // load reads the queues that stood, or were too long, when the service ended.
 func (w *queueWatch) load(ctx context.Context) {
 	err := w.store.Entries(ctx, watchPrefix, "", func(e store.Entry) (bool, error) {
-		var c condition.Condition
+		var c keptCondition
 		if err := json.Unmarshal(e.Value, &c); err != nil {
 			return false, fmt.Errorf("the entry %q: %w", e.Name, err)
 		}
@@ -117,10 +137,14 @@ func (w *queueWatch) load(ctx context.Context) {
 		switch c.Kind {
 		case condition.Standing:
 			is.consumed, is.idle, is.standing = true, c.Since, true
+		case condition.Unacked:
+			is.held, is.unacked = c.Since, true
+			is.counts.Delivered, is.counts.Settled = c.Counts.Delivered, c.Counts.Settled
 		case condition.Long:
 			is.over, is.grows, is.rose, is.long = c.Since, c.Since, time.Now(), true
+			is.grew, is.counts.Messages = c.Grew, c.Counts.Messages
 		}
-		w.conditions.Put(c)
+		w.conditions.Put(c.Condition)
 		return true, nil
 	})
 	if err != nil && ctx.Err() == nil {
@@ -186,13 +210,20 @@ func (w *queueWatch) look(ctx context.Context) {
 			c.Since, c.Text = is.idle, fmt.Sprintf("no consumer for more than %s, and messages are ready (%s)",
 				policy.FormatDuration(rule.Standing), hint.Thousands(fmt.Sprint(q.Ready)))
 		}
-		entries = w.report(entries, c, &is.standing)
-		entries = w.report(entries, is.tooLong(q, &rule, now), &is.long)
+		entries = w.report(entries, c, is, &is.standing)
+		entries = w.report(entries, is.tooLong(q, &rule, now), is, &is.long)
+		c = condition.Condition{Kind: condition.Unacked, Queue: q.Name}
+		if rule.Unacked > 0 && !is.held.IsZero() && now.Sub(is.held) >= rule.Unacked {
+			c.Since, c.Text = is.held, fmt.Sprintf("none was acknowledged for more than %s, of %s",
+				policy.FormatDuration(rule.Unacked), hint.Thousands(fmt.Sprint(q.Unacked)))
+		}
+		entries = w.report(entries, c, is, &is.unacked)
 	}
 	for name, is := range before {
 		if w.queues[name] == nil {
-			entries = w.report(entries, condition.Condition{Kind: condition.Standing, Queue: name}, &is.standing)
-			entries = w.report(entries, condition.Condition{Kind: condition.Long, Queue: name}, &is.long)
+			entries = w.report(entries, condition.Condition{Kind: condition.Standing, Queue: name}, is, &is.standing)
+			entries = w.report(entries, condition.Condition{Kind: condition.Long, Queue: name}, is, &is.long)
+			entries = w.report(entries, condition.Condition{Kind: condition.Unacked, Queue: name}, is, &is.unacked)
 		}
 	}
 	byName := func(a, b metrics.WatchedQueue) int { return strings.Compare(a.Queue, b.Queue) }
@@ -228,6 +259,21 @@ func (is *seenQueue) see(q *management.QueueState, rule *config.Watched, now tim
 		}
 		is.rose = now
 	}
+	messages, delivered := q.Ready+q.Unacked, q.Stats.Delivers+q.Stats.Gets
+	switch {
+	case !is.long || !rule.EachIncrease:
+		is.grew = time.Time{}
+	case messages > is.counts.Messages:
+		is.grew = now
+	}
+	settled := delivered - q.Unacked
+	switch {
+	case q.Unacked == 0, delivered == 0: // the latter without RabbitMQ's statistics
+		is.held = time.Time{}
+	case is.held.IsZero(), settled > is.counts.Settled, delivered < is.counts.Delivered, unseen && !is.unacked:
+		is.held, is.counts.Settled = now, settled
+	}
+	is.counts.Messages, is.counts.Delivered = messages, delivered
 	if is.ready = q.Ready; is.idle.IsZero() && is.over.IsZero() {
 		is.asked, is.keeps = false, false
 	}
@@ -239,7 +285,7 @@ func (is *seenQueue) tooLong(q *management.QueueState, rule *config.Watched, now
 	ready, over := hint.Thousands(fmt.Sprint(q.Ready)), now.Sub(is.over)
 	switch {
 	case !is.over.IsZero() && (over >= longAfter || is.long || is.keeps && over > 0):
-		c.Since, c.Text = is.over, fmt.Sprintf("%s messages are ready, and its limit is %s", ready,
+		c.Since, c.Grew, c.Text = is.over, is.grew, fmt.Sprintf("%s messages are ready, and its limit is %s", ready,
 			hint.Thousands(fmt.Sprint(*rule.Ready)))
 	case rule.GrowingFor > 0 && now.Sub(is.grows) >= rule.GrowingFor && now.Sub(is.rose) < rule.GrowingFor:
 		c.Since, c.Text = is.grows, fmt.Sprintf("it has grown for more than %s, and never fell (%s messages are ready)",
@@ -248,20 +294,28 @@ func (is *seenQueue) tooLong(q *management.QueueState, rule *config.Watched, now
 	return c
 }
 
-// report puts a queue's condition, or removes it if c has no text. It adds the entry to write if that began or ended.
-func (w *queueWatch) report(entries []store.Entry, c condition.Condition, was *bool) []store.Entry {
+// report puts a queue's condition, or removes it if c has no text. It adds the entry to write if that began or ended,
+// or the queue grew.
+func (w *queueWatch) report(
+	entries []store.Entry, c condition.Condition, is *seenQueue, was *bool,
+) []store.Entry {
 	holds := c.Text != ""
 	if !holds && !*was {
 		return entries
 	}
 	w.conditions.Put(c)
-	if holds == *was {
+	if holds == *was && !(holds && c.Grew.Equal(w.looked)) {
 		return entries
 	}
-	*was = holds
 	e := store.Entry{Name: watchPrefix + string(c.Kind) + "/" + c.Queue}
+	if holds {
+		e.Value, _ = json.Marshal(keptCondition{c, is.counts}) // cannot fail
+	}
+	if holds == *was {
+		return append(entries, e)
+	}
+	*was = holds
 	if log := w.log.With("queue", c.Queue, "condition", c.Kind); holds {
-		e.Value, _ = json.Marshal(c) // cannot fail
 		log.Warn("messages stay in a queue", "text", c.Text, "since", c.Since)
 	} else {
 		log.Info("messages no longer stay in the queue")

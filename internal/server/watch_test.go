@@ -182,6 +182,100 @@ func TestWhatTheConfigWatches(t *testing.T) {
 	}
 }
 
+// Messages are reported that stay unacknowledged, once none of the queue was settled for long, also over a restart.
+func TestMessagesThatStayUnacknowledged(t *testing.T) {
+	const orders = "unacknowledged messages of queue orders: none was acknowledged for more than 30m, of %d for %s"
+	type step struct {
+		unacked, delivered int
+		more               int // messages delivered at each look
+		lasts              time.Duration
+		want               string
+	}
+	for name, steps := range map[string][]step{
+		"a handler that hangs": {{1, 7, 0, 30 * time.Minute, ""},
+			{1, 7, 0, time.Minute, fmt.Sprintf(orders, 1, "31m0s")},
+			{5, 11, 0, time.Hour, fmt.Sprintf(orders, 5, "1h31m0s")}, {4, 11, 0, watchEvery, ""},
+			{4, 11, 0, 29 * time.Minute, ""}, {4, 11, 0, time.Minute, fmt.Sprintf(orders, 4, "30m30s")},
+			{0, 11, 0, watchEvery, ""}},
+		"a full prefetch that goes on": {{10, 50, 1, 2 * time.Hour, ""}},
+		"rolling restarts of consumers": {{5, 50, 0, 29 * time.Minute, ""}, {0, 50, 0, watchEvery, ""},
+			{5, 55, 0, 29 * time.Minute, ""}, {5, 60, 0, 29 * time.Minute, ""}},
+		"a restart of RabbitMQ":           {{5, 50, 0, 29 * time.Minute, ""}, {5, 5, 0, 29 * time.Minute, ""}},
+		"RabbitMQ without its statistics": {{5, 0, 0, 2 * time.Hour, ""}},
+		"counts that lag behind": {{5, 5, 0, watchEvery, ""}, {6, 5, 0, 10 * time.Minute, ""},
+			{6, 6, 0, 19*time.Minute + watchEvery, ""}, {6, 6, 0, watchEvery, fmt.Sprintf(orders, 6, "30m30s")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				queues, s := listed{}, memstore.New()
+				watch := &config.Watches{{Queues: []string{"orders"}, Unacked: 30 * time.Minute}}
+				w, h := watchedFrom(s, &queues)
+				w.configured.Store(watch)
+				for i, at := range steps {
+					is := ""
+					for range at.lasts / watchEvery {
+						q := queueState("orders", true, 1, 3)
+						q.Unacked, q.Stats.Delivers, q.Stats.Gets = at.unacked, at.delivered, 0
+						queues["orders"] = q
+						is = standing(t, w, h, watchEvery)
+						at.delivered += at.more
+					}
+					expect.Equal(t, is, at.want, "after step %d", i)
+					if is != "" { // it outlives a restart
+						w, h = watchedFrom(s, &queues)
+						w.configured.Store(watch)
+						w.load(t.Context())
+						expect.Equal(t, len(h.List()), 1, "conditions after a restart")
+					}
+				}
+			})
+		})
+	}
+}
+
+// Each increase of a dead-letter queue is marked, where the config wants it; a restart marks none.
+func TestEachIncreaseOfADeadLetterQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := 0
+		watch := &config.Watches{{Queues: []string{"a.dlq"}, Ready: &limit, EachIncrease: true},
+			{Queues: []string{"*"}, Ready: &limit}}
+		queues, s := listed{}, memstore.New()
+		w, h := watchedFrom(s, &queues)
+		w.configured.Store(watch)
+		for i, at := range []struct {
+			ready, unacked int
+			lasts          time.Duration
+			ago            string // when it grew; "": never
+		}{
+			{2, 0, time.Minute, ""}, {2, 0, time.Minute, ""}, {3, 0, watchEvery, "30s"}, {3, 0, time.Minute, "1m30s"},
+			{1, 2, time.Minute, "2m30s"}, {3, 0, time.Minute, "3m30s"}, // somebody looks at two, and puts them back
+			{1, 0, time.Minute, "4m30s"}, {2, 0, time.Minute, "1m0s"}, {0, 0, time.Minute, "none"},
+			{5, 0, time.Minute, ""},
+			{6, 0, time.Minute, "1m0s"},
+		} {
+			queues["a.dlq"] = queueState("a.dlq", false, 0, at.ready)
+			queues["b.dlq"] = queueState("b.dlq", false, 0, 10+i)
+			q := queues["a.dlq"]
+			q.Unacked = at.unacked
+			queues["a.dlq"] = q
+			standing(t, w, h, at.lasts)
+			grew := map[string]string{"a.dlq": "none"}
+			for _, c := range h.List() {
+				if grew[c.Queue] = ""; !c.Grew.IsZero() {
+					grew[c.Queue] = time.Since(c.Grew).String()
+				}
+			}
+			expect.Equal(t, grew["a.dlq"], at.ago, "after step %d it grew before", i)
+			expect.Equal(t, grew["b.dlq"], "", "after step %d, what wants no mark grew before", i)
+		}
+		w, h = watchedFrom(s, &queues)
+		w.configured.Store(watch)
+		w.load(t.Context())
+		standing(t, w, h, time.Minute)
+		expect.Equal(t, time.Since(h.List()[0].Grew).String(), "2m0s", "after a restart it grew before")
+	})
+}
+
 // What is read with basic.get has no consumers, and a stream keeps what was read.
 func TestAQueueThatIsReadDoesNotStand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -359,8 +453,10 @@ func TestTheQueuesThatStandInRabbitMQ(t *testing.T) {
 		await := func(what string, is func() bool) {
 			expect.Eventually(t, what, func() bool {
 				for _, q := range w.queues {
-					if !q.idle.IsZero() {
-						q.idle = q.idle.Add(-time.Hour)
+					for _, since := range []*time.Time{&q.idle, &q.held} {
+						if !since.IsZero() {
+							*since = since.Add(-time.Hour)
+						}
 					}
 				}
 				w.look(t.Context())
@@ -403,5 +499,12 @@ func TestTheQueuesThatStandInRabbitMQ(t *testing.T) {
 			must(t, err)
 			return stand("standing orders")()
 		})
+		w.configured.Store(&config.Watches{{Queues: []string{"archive"}, Unacked: 30 * time.Minute}})
+		must(t, ch.Qos(5, 0, false))
+		hung, err := ch.Consume("archive", "", false, false, false, false, nil)
+		must(t, err)
+		await("a queue whose consumer acknowledges nothing is reported", stand("standing orders", "unacked archive"))
+		must(t, (<-hung).Ack(false))
+		await("it is not, once one was acknowledged", stand("standing orders"))
 	})
 }

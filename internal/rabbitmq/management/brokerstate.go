@@ -46,6 +46,9 @@ type QueueState struct {
 type Stats struct {
 	Redelivered Rate `json:"redeliver_details"`
 	Delivered   Rate `json:"deliver_get_details"`
+	// Delivers and Gets count those that are to be acknowledged, since RabbitMQ started.
+	Delivers int `json:"deliver"`
+	Gets     int `json:"get"`
 }
 
 // UnmarshalJSON also accepts the empty list that RabbitMQ has for a queue that has delivered nothing.
@@ -71,7 +74,8 @@ const stateColumns = "name,vhost,type,arguments,policy,consumers,messages,messag
 	"messages_unacknowledged,durable,auto_delete,exclusive,operator_policy,effective_policy_definition," +
 	"message_bytes,idle_since,delivery_limit,members,leader,online,messages_dlx," +
 	"message_stats.redeliver_details.rate,message_stats.redeliver_details.avg_rate," +
-	"message_stats.deliver_get_details.rate,message_stats.deliver_get_details.avg_rate"
+	"message_stats.deliver_get_details.rate,message_stats.deliver_get_details.avg_rate," +
+	"message_stats.deliver,message_stats.get"
 
 // Node is one of the broker's.
 type Node struct {
