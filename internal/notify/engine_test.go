@@ -243,6 +243,31 @@ func TestAConditionIsToldRepeatedAndResolved(t *testing.T) {
 	})
 }
 
+func TestAReopenedGroupIsToldOnce(t *testing.T) {
+	inFakeTime(t, nil, func(t *testing.T, d *desk) {
+		d.after(t, 2*time.Minute) // the start is over
+		a := Condition{Kind: GroupReopened, Queue: "orders", Target: "5a1f", Text: "it was resolved: boom"}
+		b := Condition{Kind: GroupReopened, Queue: "orders", Target: "6b2e", Text: "it was ignored: bang"}
+		const says = "orders: an error group has reopened: it was "
+		d.set(a)
+		d.after(t, 30*time.Second, "2m25s "+says+"resolved: boom")
+		d.after(t, 24*time.Hour)
+		d.stop()
+		d.open(t)
+		d.set(a, b)
+		d.after(t, 24*time.Hour, "24h2m40s "+says+"ignored: bang")
+		d.set()
+		d.after(t, time.Minute)
+		d.set(a)
+		d.after(t, time.Minute, "48h3m55s "+says+"resolved: boom")
+	})
+	const page = "https://redrive.example.com"
+	m := &Message{Kind: GroupReopened, Items: []Item{{Kind: GroupReopened, Queue: "orders", Target: "5a1f"}}}
+	expect.Equal(t, link(page, m), page+"/groups/5a1f", "the link of one")
+	m.Items = append(m.Items, Item{Kind: GroupReopened, Queue: "orders", Target: "6b2e"})
+	expect.Equal(t, link(page, m), page+"/groups", "the link of two")
+}
+
 func TestEachIncreaseIsTold(t *testing.T) {
 	inFakeTime(t, nil, func(t *testing.T, d *desk) {
 		d.after(t, 2*time.Minute) // the start is over

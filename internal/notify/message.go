@@ -29,7 +29,7 @@ type Message struct {
 type Item struct {
 	Kind         Kind
 	Queue        string
-	Target       string // of ForwardStopped: where the queue forwards to
+	Target       string // of ForwardStopped: where the queue forwards to; of GroupReopened: the group
 	N            int64  // messages
 	Since, Until time.Time
 	Text         string // why; may be hostile
@@ -215,6 +215,11 @@ func link(page string, m *Message) string {
 			return page + "/queues/" + url.PathEscape(q)
 		}
 		return page + "/"
+	case GroupReopened:
+		if len(m.Items) == 1 && m.Items[0].Target != "" {
+			return page + "/groups/" + url.PathEscape(m.Items[0].Target)
+		}
+		return page + "/groups"
 	case NoConsumer, QueuePaused, BreakerOpen, LedgerOff:
 		return page + "/queues"
 	}

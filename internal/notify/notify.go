@@ -44,6 +44,7 @@ const (
 	QueueStanding  Kind = "queue_standing"
 	QueueLong      Kind = "queue_long"
 	QueueUnacked   Kind = "queue_unacked"
+	GroupReopened  Kind = "group_reopened"
 	IntakeStopped  Kind = "intake_stopped"
 	BrokerBlocked  Kind = "broker_blocked"
 	OldestWaiting  Kind = "oldest_waiting"
@@ -51,6 +52,9 @@ const (
 )
 
 func (k Kind) counted() bool { return k == Parked || k == ParkedUrgent }
+
+// once reports whether a route that groups sends it once: not again while it lasts, nor when it is over.
+func (k Kind) once() bool { return k == GroupReopened }
 
 // Meaning is a kind with its texts.
 type Meaning struct {
@@ -73,6 +77,7 @@ var Kinds = []Meaning{
 	{QueueStanding, Warning, "messages stand in the queue", "messages no longer stand in the queue"},
 	{QueueLong, Warning, "the queue is too long", "the queue is no longer too long"},
 	{QueueUnacked, Warning, "messages stay unacknowledged", "messages no longer stay unacknowledged"},
+	{GroupReopened, Warning, "an error group has reopened", "a person has seen to the error group"},
 	{IntakeStopped, Critical, "failed messages stay in RabbitMQ: the intake has stopped", "the intake goes on"},
 	{BrokerBlocked, Critical, "an alarm of RabbitMQ's blocks publishing", "RabbitMQ's alarm is over"},
 	{OldestWaiting, Warning, "messages wait too long", "messages no longer wait too long"},

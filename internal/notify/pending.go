@@ -26,12 +26,12 @@ const (
 type key struct {
 	Kind   Kind
 	Queue  string
-	Target string // of ForwardStopped
+	Target string // of ForwardStopped, or the group of GroupReopened
 }
 
 // lane returns the queue and, if any, the forward target.
 func (k key) lane() string {
-	if k.Target == "" {
+	if k.Target == "" || k.Kind == GroupReopened {
 		return k.Queue
 	}
 	return k.Queue + toTarget + k.Target
@@ -88,7 +88,7 @@ type entry struct {
 type Condition struct {
 	Kind  Kind
 	Queue string
-	// Target is, of ForwardStopped, where the queue forwards to.
+	// Target is, of ForwardStopped, where the queue forwards to; of GroupReopened the group.
 	Target string
 	Since  time.Time     // zero: since it was first seen
 	After  time.Duration // reported only when it has lasted that long
@@ -178,7 +178,10 @@ func (b *pending) update(now time.Time, all []Condition, starting bool) {
 		if k.Kind.counted() || there[k] || unknown[k.Kind] || !e.On {
 			continue
 		}
-		b.changed[k] = true
+		if b.changed[k] = true; k.Kind.once() && b.groups != byReceiver {
+			b.drop(k)
+			continue
+		}
 		e.On, e.Changed = false, now
 	}
 }
@@ -198,6 +201,8 @@ func (b *pending) due(k key, e *entry, now time.Time, wait time.Duration) (at ti
 	}
 	again := e.Sent.Add(repeat)
 	switch {
+	case k.Kind.once() && e.Reported && b.groups != byReceiver:
+		return at, false, false
 	case b.lasts(k) && e.On && e.Reported:
 		if at = again; e.Grew.After(e.Sent) && e.Grew.Add(wait).Before(at) {
 			at = e.Grew.Add(wait)
@@ -241,7 +246,7 @@ func (b *pending) plan(now time.Time) (messages []*Message, next time.Time) {
 		}
 		at, _, ok := b.due(k, e, now, b.route.GroupWait)
 		switch {
-		case !ok && now.After(e.Sent.Add(b.route.Repeat)):
+		case !ok && !e.On && now.After(e.Sent.Add(b.route.Repeat)):
 			b.drop(k)
 		case !ok:
 		case !at.After(now):

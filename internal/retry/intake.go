@@ -29,6 +29,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
@@ -43,7 +44,10 @@ type Rules struct {
 }
 
 // InForce holds the rules in force. It is safe for concurrent use.
-type InForce struct{ rules atomic.Pointer[Rules] }
+type InForce struct {
+	rules atomic.Pointer[Rules]
+	known atomic.Pointer[map[errorgroup.ID]bool]
+}
 
 // NewInForce returns an InForce with rules.
 func NewInForce(rules Rules) *InForce {
@@ -55,6 +59,9 @@ func NewInForce(rules Rules) *InForce {
 // Replace puts rules in force, from the next dead letter and retry on. Waiting messages keep their due time.
 func (f *InForce) Replace(rules Rules) { f.rules.Store(&rules) }
 
+// SetKnown replaces the error groups that people know of: their messages are parked without a notification.
+func (f *InForce) SetKnown(groups map[errorgroup.ID]bool) { f.known.Store(&groups) }
+
 // Policies returns the policies in force.
 func (f *InForce) Policies() policy.Set { return f.rules.Load().Policies }
 
@@ -65,7 +72,6 @@ func (f *InForce) Way(policyName string) delay.Way { return f.rules.Load().Ways[
 // Its methods are called from one goroutine.
 type Intake struct {
 	keeper
-	inForce     *InForce
 	delayQueues *DelayQueues
 	names       *ReportedNames
 	decode      func(*store.Record) any
@@ -78,7 +84,7 @@ func NewIntake(
 	s store.Store, inForce *InForce, delayQueues *DelayQueues, names *ReportedNames,
 	decode func(*store.Record) any, events Listener,
 ) *Intake {
-	return &Intake{keeper{store: s, events: events}, inForce, delayQueues, names, decode}
+	return &Intake{keeper{store: s, events: events, inForce: inForce}, delayQueues, names, decode}
 }
 
 // Handle decides about a batch and makes it durable. When it returns nil, every message is durable or was discarded by
@@ -101,6 +107,7 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 			continue
 		}
 		rec, action, m := in.decide(ctx, i, &batch[i], rules, now)
+		in.hush(rec)
 		events = append(events, failedEvent(rec))
 		durable, isDurable := in.durable[i]
 		switch {
@@ -200,8 +207,10 @@ type ParkedIntake struct {
 
 // NewParkedIntake returns a ParkedIntake that stores in s. names bounds the queue names that only its messages give;
 // lostQueue receives each queue that was gone or not bound when a wait in RabbitMQ ended.
-func NewParkedIntake(s store.Store, names *ReportedNames, lostQueue func(queue string), events Listener) *ParkedIntake {
-	in := &ParkedIntake{keeper: keeper{store: s, events: events}, names: names, lostQueue: lostQueue}
+func NewParkedIntake(
+	s store.Store, inForce *InForce, names *ReportedNames, lostQueue func(queue string), events Listener,
+) *ParkedIntake {
+	in := &ParkedIntake{keeper: keeper{store: s, events: events, inForce: inForce}, names: names, lostQueue: lostQueue}
 	in.decide = in.decideParked
 	return in
 }
@@ -238,6 +247,7 @@ func (in *ParkedIntake) Handle(ctx context.Context, batch []wire.Delivery) error
 			continue
 		}
 		rec := in.decideSafely(ctx, i, &batch[i], now)
+		in.hush(rec)
 		keep = append(keep, recordToStore{rec, i, i})
 		switch events[i] = parkedEvent(rec); {
 		case rec.State == store.Waiting:

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -104,7 +105,7 @@ func TestABatchOfferedAgainKeepsItsIDs(t *testing.T) {
 	}
 	for name, on := range map[string]func(store.Store) handler{
 		"intake":        func(s store.Store) handler { return newIntake(s) },
-		"parked intake": func(s store.Store) handler { return retry.NewParkedIntake(s, nil, nil, none) },
+		"parked intake": func(s store.Store) handler { return retry.NewParkedIntake(s, nil, nil, nil, none) },
 	} {
 		s := &lostAnswer{Store: memstore.New()}
 		f := on(s)
@@ -126,6 +127,49 @@ func TestABatchOfferedAgainKeepsItsIDs(t *testing.T) {
 			t.Errorf("%s: 6 records have the ids %v, want two twice and two once", name, ids)
 		}
 	}
+}
+
+// What is parked of an error group that people know of is counted as quiet, whatever its rule says; other groups of the
+// queue are not.
+func TestAGroupThatPeopleKnowOfIsParkedQuietly(t *testing.T) {
+	s := memstore.New()
+	inForce := retry.NewInForce(retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"q"}, Attempts: 1,
+		Backoff: policy.Fixed(time.Second)}}})
+	handlers := []interface {
+		Handle(context.Context, []wire.Delivery) error
+	}{retry.NewIntake(s, inForce, nil, nil, nil, none), retry.NewParkedIntake(s, inForce, nil, nil, none)}
+	fail := func(text string) {
+		for i, exchange := range []string{wire.ExchangeFailures, ""} {
+			must(t, handlers[i].Handle(t.Context(), []wire.Delivery{{Message: wire.Message{Exchange: exchange,
+				RoutingKey: "q", Headers: amqp.Table{wire.HeaderError: text, wire.HeaderQueue: "q", wire.HeaderReason: "reported"}}}}))
+		}
+	}
+	quiet := func() int { return int(expectLedger(t, s)[store.EverParkedQuietly]) }
+	fail("boom")
+	fail("bang")
+	expect.Equal(t, quiet(), 0, "messages parked quietly before")
+	known := map[errorgroup.ID]bool{}
+	for _, l := range kept(t, s) {
+		if l.Record.Error == "boom" {
+			known[s.GroupOf(l.Record)] = true
+		}
+	}
+	inForce.SetKnown(known)
+	fail("bang")
+	expect.Equal(t, quiet(), 0, "messages of the other group parked quietly")
+	fail("boom")
+	expect.Equal(t, quiet(), 2, "messages of the group parked quietly")
+	inForce.SetKnown(nil)
+	fail("boom")
+	expect.Equal(t, quiet(), 2, "messages parked quietly once it is open")
+}
+
+func expectLedger(t *testing.T, s store.Store) store.Sums {
+	t.Helper()
+	lines, err := s.Ledger(t.Context())
+	must(t, err)
+	expect.Equal(t, len(lines), 1, "lines of the ledger")
+	return lines[0].Sums
 }
 
 // Stores keep microseconds: a due time is rounded up to them, since early is never.
@@ -230,7 +274,7 @@ func TestTheFirstFailureIsKeptOverAllAttempts(t *testing.T) {
 		parked.Message.Exchange = wire.ExchangeParked
 		s := memstore.New()
 		must(t, newIntake(s).Handle(context.Background(), []wire.Delivery{d}))
-		must(t, retry.NewParkedIntake(s, nil, nil, none).Handle(context.Background(), []wire.Delivery{parked}))
+		must(t, retry.NewParkedIntake(s, nil, nil, nil, none).Handle(context.Background(), []wire.Delivery{parked}))
 		all := kept(t, s)
 		for _, l := range all {
 			if r := l.Record; !r.FirstFailed.Equal(first) || !r.FailedAt.After(first) {
@@ -286,7 +330,7 @@ func TestABatchThatDoesNotFitIsStoredInParts(t *testing.T) {
 			s := &smallStore{memstore.New(), c.atOnce, c.inAll}
 			var events []retry.Event
 			listen := func(e retry.Event) { events = append(events, e) }
-			handle := retry.NewParkedIntake(s, nil, nil, listen).Handle
+			handle := retry.NewParkedIntake(s, nil, nil, nil, listen).Handle
 			if !isParked {
 				handle = listeningIntake(s, listen).Handle
 			}
@@ -546,7 +590,7 @@ func TestNamesOfMessagesThatWaitedInRabbitMQShareTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, g := memstore.New(), retry.NewSender(&slowBroker{lookups: map[string]int{}}, anyQueue, nil, impatient, nil, none)
 		defer g.Close()
-		c := retry.NewParkedIntake(s, retry.NewReportedNames(s, g), nil, none)
+		c := retry.NewParkedIntake(s, nil, retry.NewReportedNames(s, g), nil, none)
 		var batch []wire.Delivery
 		for i := range 3000 {
 			for _, prefix := range []string{"\xffinvented-", "invented-"} {
@@ -597,7 +641,7 @@ func TestMessagesParkedInRabbitMQAreCollected(t *testing.T) {
 	} {
 		var lost []string
 		s, events := memstore.New(), []retry.Event(nil)
-		in := retry.NewParkedIntake(s, nil, func(queue string) { lost = append(lost, queue) }, func(e retry.Event) { events = append(events, e) })
+		in := retry.NewParkedIntake(s, nil, nil, func(queue string) { lost = append(lost, queue) }, func(e retry.Event) { events = append(events, e) })
 		headers := amqp.Table{wire.HeaderQueue: c.header, wire.HeaderAttempt: int64(2), wire.HeaderReason: "made up",
 			wire.HeaderParkReason: "no more attempts", wire.HeaderUserID: c.userID}
 		d := wire.Delivery{CannotRepublish: c.cannotRepublish, Message: wire.Message{Exchange: c.from, RoutingKey: "key", Headers: headers}}
@@ -632,7 +676,7 @@ func TestAllReasonsForParkingAreKept(t *testing.T) {
 		names := retry.NewReportedNames(memstore.New(), g)
 		handle := func(s store.Store, queue, cannotRepublish string) {
 			t.Helper()
-			in := retry.NewParkedIntake(s, names, nil, none)
+			in := retry.NewParkedIntake(s, nil, names, nil, none)
 			must(t, in.Handle(t.Context(), []wire.Delivery{{CannotRepublish: cannotRepublish, Message: wire.Message{Exchange: wire.ExchangeParked,
 				Headers: amqp.Table{wire.HeaderQueue: queue, wire.HeaderParkReason: "no more attempts"}}}}))
 		}

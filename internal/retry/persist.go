@@ -16,6 +16,7 @@ import (
 // keeper makes batches durable in the store.
 type keeper struct {
 	store       store.Store
+	inForce     *InForce // nil: of redrive.quarantine
 	events      Listener
 	receipts    receipts
 	readUpTo    store.ReceiptsAt // how far they were read
@@ -152,6 +153,16 @@ func (k *keeper) readMadeFrom(ctx context.Context, records []recordToStore) {
 			addNote(r.rec, printable(fmt.Sprintf("it is not known from what it was made: %v", err)))
 			return // a store that does not answer takes long to say so
 		}
+	}
+}
+
+// hush lets a message that is parked raise no notification if people have acknowledged or ignored its error group.
+func (k *keeper) hush(rec *store.Record) {
+	if k.inForce == nil || rec.State != store.Parked {
+		return
+	}
+	if known := k.inForce.known.Load(); known != nil && len(*known) > 0 && (*known)[k.store.GroupOf(rec)] {
+		rec.Notify = store.Never
 	}
 }
 

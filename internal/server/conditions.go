@@ -17,6 +17,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/connect"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/metrics"
@@ -345,12 +346,61 @@ func (s *vhost) told(ctx context.Context, t *notify.Settings) ([]notify.Conditio
 			all = append(all, notify.Condition{Kind: notify.LedgerOff, Queue: q, Text: fmt.Sprintf("by %d", n)})
 		}
 	}
+	_, reopened, err := s.groupStates(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, reopened...)
 	pauses, err := inspect.Pauses(ctx, s.store)
 	for q, p := range pauses {
 		all = append(all, notify.Condition{Kind: notify.QueuePaused, Queue: q, Since: p.Since,
 			Text: "by " + p.By + ": " + p.Reason})
 	}
 	return all, err
+}
+
+// groupStates returns the error groups that people have acknowledged or ignored, and of which they need no notice for
+// each message; and the notices of those that have reopened by themselves.
+func (s *vhost) groupStates(ctx context.Context) (
+	known map[errorgroup.ID]bool, reopened []notify.Condition, err error,
+) {
+	set, err := inspect.SetGroupStates(ctx, s.store)
+	if err != nil || len(set) == 0 {
+		return nil, nil, err
+	}
+	groups, err := s.store.Groups(ctx)
+	known = map[errorgroup.ID]bool{}
+	for i := range groups {
+		g := &groups[i]
+		is := set[g.ID.String()].Lately(g, time.Now())
+		switch {
+		case is.State == inspect.Acknowledged, is.State == inspect.Ignored:
+			known[g.ID] = true
+		case is.StateWas != "":
+			what := cmp.Or(g.Pattern, g.Type, g.Reason, "no error")
+			reopened = append(reopened, notify.Condition{Kind: notify.GroupReopened, Queue: g.Queue,
+				Target: g.ID.String(), Text: "it was " + is.StateWas + ": " + s.mask.Load().Text(g.Queue, what)})
+		}
+	}
+	return known, reopened, err
+}
+
+// groupsEvery is how often the states of groups are read.
+const groupsEvery = 10 * time.Second
+
+func (s *vhost) watchGroups(ctx context.Context) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		s.readKnown(ctx)
+		sleep(ctx, max(groupsEvery, 20*time.Since(began)))
+	}
+}
+
+// readKnown puts in force which groups people know of. Without an answer of the store, it stays as it is.
+func (s *vhost) readKnown(ctx context.Context) {
+	if known, _, err := s.groupStates(ctx); err == nil {
+		s.inForce.SetKnown(known)
+	}
 }
 
 // toldOf returns the notifications that the replicas' conditions call for. The intake has stopped if it runs at no

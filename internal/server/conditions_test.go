@@ -14,10 +14,12 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 	"pgregory.net/rapid"
 
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/mask"
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/retry"
@@ -26,6 +28,7 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/memstore"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 func testConditions() (*condition.Set, *metrics.Metrics) {
@@ -327,6 +330,56 @@ func told(t *testing.T, s *Service) (kinds []notify.Kind) {
 		}
 	}
 	return kinds
+}
+
+// A group that people know of raises no notice for each message, and one that reopens by itself raises one, masked.
+func TestTheStateOfAGroupDecidesAboutItsNotices(t *testing.T) {
+	c := testConfig(t)
+	c.Mask = []mask.Entry{{Patterns: []string{"/secret/"}}}
+	s := opened(t, c)
+	v := s.vhosts[0]
+	fail := func() {
+		must(t, v.intake.Handle(t.Context(), []wire.Delivery{{Message: wire.Message{Exchange: wire.ExchangeFailures,
+			RoutingKey: "orders",
+			Headers:    amqp.Table{wire.HeaderError: "boom for secret-7", wire.HeaderPark: "bad"}}}}))
+	}
+	set := func(state string) {
+		groups, err := v.store.Groups(t.Context())
+		must(t, err)
+		must(t, v.actions.SetGroupState(t.Context(), boss, groups[0].ID.String(), state, ""))
+		v.readKnown(t.Context())
+	}
+	notified := func(quietly, reopened int) {
+		t.Helper()
+		lines, err := v.store.Ledger(t.Context())
+		must(t, err)
+		expect.Equal(t, lines[0].Sums[store.EverParkedQuietly], int64(quietly), "messages parked without a notice")
+		settings, n := notify.DefaultSettings(), 0
+		all, err := v.told(t.Context(), &settings)
+		must(t, err)
+		for _, c := range all {
+			if c.Kind == notify.GroupReopened {
+				n++
+				expect.Contains(t, c.Text, "the notice", "resolved: boom for ")
+				expect.Equal(t, strings.Contains(c.Text, "secret"), false, "it has what is masked")
+			}
+		}
+		expect.Equal(t, n, reopened, "notices of a reopened group")
+	}
+	fail()
+	notified(0, 0)
+	set(inspect.Acknowledged)
+	fail()
+	notified(1, 0)
+	set(inspect.Ignored)
+	fail()
+	notified(2, 0)
+	set(inspect.Resolved)
+	notified(2, 0)
+	fail()
+	notified(2, 1)
+	set(inspect.Open)
+	notified(2, 0)
 }
 
 // undated is a store that does not know when its waiting message failed.

@@ -213,7 +213,7 @@ func (s *vhost) open(address string) error {
 	s.intakeConsumer = broker.NewIntakeConsumer(s.connection(condition.Intake, "redrive intake"), prefetch,
 		s.intakeState(condition.Store, wire.QueueIntake), s.quarantined)
 	s.intakeConsumer.Redeclared, s.intakeConsumer.Consumers = s.redeclared, s.watchIntakeConsumers
-	s.parkedIntake = retry.NewParkedIntake(s.store, s.names, s.delayQueues.MarkLost, s.events)
+	s.parkedIntake = retry.NewParkedIntake(s.store, s.inForce, s.names, s.delayQueues.MarkLost, s.events)
 	s.parkedConsumer = broker.NewParkedConsumer(s.connection(condition.Parked, "redrive parked"), parkedPrefetch,
 		s.intakeState(condition.ParkedStore, wire.QueueParked))
 	s.parkedConsumer.Redeclared = s.redeclared
@@ -231,6 +231,7 @@ func (s *vhost) open(address string) error {
 	if err := s.openConsole(); err != nil {
 		return err
 	}
+	s.readKnown(context.Background())
 	if err := s.activity.load(context.Background(), s.store); err != nil {
 		s.Log.Warn("the counts of the last hour are incomplete", "error", err)
 	}
@@ -435,7 +436,7 @@ func (s *vhost) run(ctx context.Context) error {
 		workers.Go(func() { s.replica.Run(ctx) })
 	}
 	workers.Go(func() { s.scheduler.Run(ctx, grace) })
-	for _, run := range []func(context.Context){s.consumerThrottle.run, s.consent.Run, s.watchLimit, s.watchForeign,
+	for _, run := range []func(context.Context){s.consumerThrottle.run, s.consent.Run, s.watchLimit, s.watchForeign, s.watchGroups,
 		s.inspect.Run, s.operations.Run, s.deadLetters.run, s.followers.run, s.queueWatch.run} {
 		workers.Go(func() { run(ctx) })
 	}

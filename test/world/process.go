@@ -134,7 +134,7 @@ func (p *process) run(ctx context.Context, w *World) error {
 		log.Info("wait in RabbitMQ", "way", way, "error", err)
 	})
 	intake := retry.NewIntake(p.store, p.inForce, delays, names, nil, heard)
-	parkedIntake := retry.NewParkedIntake(p.store, names, delays.MarkLost, heard)
+	parkedIntake := retry.NewParkedIntake(p.store, p.inForce, names, delays.MarkLost, heard)
 	intakeConsumer := broker.NewIntakeConsumer(connection("redrive intake"), 4096, func(err error) {
 		if err != nil {
 			log.Error("intake", "error", err)
