@@ -131,6 +131,8 @@ type Activity interface {
 	// Hour counts the events of each of the last 60 minutes, the current one last,
 	// to the queues that sees says yes to.
 	Hour(now time.Time, sees func(queue string) bool) []Flow
+	// Day counts a queue's events of each of the last 48 half hours, the current one last.
+	Day(now time.Time, queue string) []Flow
 	// Queues are those that anything happened to since the start, and Failed how many
 	// messages failed since then in those that sees says yes to.
 	Queues() []string

@@ -119,6 +119,8 @@ func (r *activity) Hour(_ time.Time, sees func(string) bool) []inspect.Flow {
 	return make([]inspect.Flow, 60)
 }
 
+func (r *activity) Day(time.Time, string) []inspect.Flow { return make([]inspect.Flow, 48) }
+
 func (r *activity) Queues() []string { return []string{"orders", "quiet"} }
 
 func (r *activity) Failed(func(string) bool) int64 { return r.failed }

@@ -116,6 +116,7 @@ func (in *Inspector) Queues(
 type QueueDetail struct {
 	Queue
 	Hour       []Flow                `json:"hour" doc:"Each of the last 60 minutes, the current one last."`
+	Day        []Flow                `json:"day" doc:"Each of the last 48 half hours, the current one last."`
 	Next       []Message             `json:"next" doc:"The waiting messages that are due first."`
 	Groups     []Group               `json:"groups" doc:"The error groups with the most messages."`
 	GroupCount int                   `json:"group_count" doc:"How many groups it has."`
@@ -148,9 +149,10 @@ func (in *Inspector) Queue(ctx context.Context, by auth.Caller, name string) (d 
 	if d.Queue = all[0]; !listed && (d.Broker == nil || !d.Broker.Exists) {
 		return d, in.Meant(ctx, by, name, fmt.Errorf("%w: the queue %.255q", ErrNotFound, name))
 	}
-	d.Hour, d.Next = []Flow{}, []Message{}
+	d.Hour, d.Day, d.Next = []Flow{}, []Flow{}, []Message{}
 	if in.Activity != nil {
 		d.Hour = in.Activity.Hour(in.Now(), func(queue string) bool { return queue == name })
+		d.Day = in.Activity.Day(in.Now(), name)
 	}
 	set := in.policies()
 	if at := slices.IndexFunc(set, func(p policy.Policy) bool { return p.Name == d.Policy }); at >= 0 {

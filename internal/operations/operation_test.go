@@ -414,6 +414,7 @@ type activity struct{ failed int64 }
 
 func (r *activity) Minute(string, time.Time) inspect.Flow            { return inspect.Flow{Failed: 2, Retried: 1} }
 func (r *activity) Hour(time.Time, func(string) bool) []inspect.Flow { return make([]inspect.Flow, 60) }
+func (r *activity) Day(time.Time, string) []inspect.Flow             { return make([]inspect.Flow, 48) }
 func (r *activity) Queues() []string                                 { return []string{"orders", "quiet"} }
 func (r *activity) Failed(func(string) bool) int64                   { return r.failed }
 

@@ -479,7 +479,8 @@ func TestActivityOfTheLastMinute(t *testing.T) {
 		var all []event
 		latest := rapid.Int64Range(0, 2_000_000_000).Draw(t, "start")
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			latest += rapid.OneOf(rapid.Int64Range(0, 3), rapid.Int64Range(0, 200)).Draw(t, "seconds")
+			latest += rapid.OneOf(rapid.Int64Range(0, 3), rapid.Int64Range(0, 200),
+				rapid.Int64Range(0, 20_000)).Draw(t, "seconds")
 			e := event{rapid.SampledFrom([]string{"", "orders", "mail"}).Draw(t, "queue"), rapid.IntRange(0, 3).Draw(t, "kind"),
 				latest - rapid.Int64Range(0, min(2, latest)).Draw(t, "late by")}
 			all = append(all, e)
@@ -488,7 +489,7 @@ func TestActivityOfTheLastMinute(t *testing.T) {
 				continue
 			}
 			latest += rapid.Int64Range(0, 70).Draw(t, "asked after")
-			want, hour := map[string]inspect.Flow{}, make([]inspect.Flow, 60)
+			want, hour, day := map[string]inspect.Flow{}, make([]inspect.Flow, 60), make([]inspect.Flow, 48)
 			for _, e := range all {
 				if e.at > latest-60 {
 					n := want[e.queue]
@@ -497,6 +498,9 @@ func TestActivityOfTheLastMinute(t *testing.T) {
 				}
 				if ago := latest/60 - e.at/60; ago < 60 && e.queue != "mail" {
 					*flowFields(&hour[59-ago])[e.kind]++
+				}
+				if ago := latest/1800 - e.at/1800; ago < 48 && e.queue == "orders" {
+					*flowFields(&day[47-ago])[e.kind]++
 				}
 			}
 			now := time.Unix(latest, 0)
@@ -507,6 +511,9 @@ func TestActivityOfTheLastMinute(t *testing.T) {
 			}
 			if got := r.Hour(now, func(q string) bool { return q != "mail" }); !slices.Equal(got, hour) {
 				t.Fatalf("the hour at %d: %v, want %v", latest, got, hour)
+			}
+			if got := r.Day(now, "orders"); !slices.Equal(got, day) {
+				t.Fatalf("the day at %d: %v, want %v", latest, got, day)
 			}
 		}
 	})
@@ -533,8 +540,8 @@ func TestActivityIsOnlyWhatPeopleAskFor(t *testing.T) {
 	expect.Equal(t, r.Failed(func(q string) bool { return q == "mail" }), 1, "failed in all")
 }
 
-// After a restart the last hour is still there, and what is an hour old is not.
-func TestTheLastHourOutlivesARestart(t *testing.T) {
+// After a restart the last hour and day are still there, and what is older is not.
+func TestTheLastHourAndDayOutliveARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, began := memstore.New(), time.Now()
 		run := func(d time.Duration, queues ...string) (r *activity) {
@@ -566,7 +573,18 @@ func TestTheLastHourOutlivesARestart(t *testing.T) {
 		expect.Equal(t, parked(r), "9 25 min ago; ", "parked %s after the first start", time.Since(began))
 		expect.Equal(t, r.Failed(func(string) bool { return true })+r.Minute("orders", time.Now()).Parked, 0,
 			"since the last start")
-		run(40 * time.Minute)
+		r = run(40 * time.Minute)
+		expect.Equal(t, parked(r), "", "parked in the last hour")
+		inDay := func(r *activity) (n int64) {
+			for _, f := range r.Day(time.Now(), "orders") {
+				n += f.Parked
+			}
+			return n
+		}
+		time.Sleep(20 * time.Hour)
+		expect.Equal(t, inDay(run(time.Second)), 6, "parked in the last day, after a restart")
+		run(3 * time.Hour)
+		expect.Equal(t, inDay(run(6*time.Hour)), 0, "parked in the last day, a day later")
 		left := 0
 		must(t, s.Entries(t.Context(), flowPrefix, "", func(store.Entry) (bool, error) { left++; return true, nil }))
 		expect.Equal(t, left, 0, "entries of idle queues")

@@ -164,8 +164,8 @@ func (q brokerQueues) deadLettersElsewhere(name string, at *management.Queue) st
 	}
 }
 
-// activity counts what happened to each queue in the last minute and hour, in rings of seconds and minutes. Its memory
-// depends only on the number of queues.
+// activity counts what happened to each queue in the last minute, hour and day, in rings of seconds, minutes and half
+// hours. Its memory depends only on the number of queues.
 type activity struct {
 	mu     sync.Mutex
 	queues map[string]*queueActivity
@@ -174,19 +174,20 @@ type activity struct {
 }
 
 const (
-	// flowPrefix + a queue's name is the entry of its last hour, so that a restart does not empty the chart.
+	// flowPrefix + a queue's name is the entry of its last hour and day, so that a restart does not empty the charts.
 	flowPrefix = "flow/"
 	// keepWait is how long writing them may take, also when the service ends.
 	keepWait = 2 * time.Second
 )
 
-// keptFlow is a queue's last hour as it is kept.
+// keptFlow is a queue's last hour and day as they are kept.
 type keptFlow struct {
 	Last   int64                // the minute that was counted last
 	Counts [flowKinds][60]int32 // by the minute modulo 60
+	Day    [flowKinds][60]int32 // by the half hour modulo 60
 }
 
-// keep writes the last hours once a minute, and when ctx ends. Without them, only the chart is empty after a restart.
+// keep writes them once a minute, and when ctx ends. Without them, only the charts are empty after a restart.
 func (r *activity) keep(ctx context.Context, s store.SideTable) {
 	for ctx.Err() == nil {
 		sleep(ctx, time.Minute)
@@ -202,13 +203,14 @@ func (r *activity) entries(now time.Time) (all []store.Entry) {
 	defer r.mu.Unlock()
 	kept := map[string]int64{}
 	for queue, q := range r.queues {
-		f, inHour, events := keptFlow{Last: now.Unix() / 60}, int64(0), int64(0)
+		f, lately, events := keptFlow{Last: now.Unix() / 60}, int64(0), int64(0)
 		for i := range q {
-			inHour += q[i].minutes.sum(f.Last)
+			q[i].minutes.forget(f.Last)
+			lately += q[i].halfHours.sum(f.Last / 30)
 			events += q[i].all
-			f.Counts[i] = q[i].minutes.counts
+			f.Counts[i], f.Day[i] = q[i].minutes.counts, q[i].halfHours.counts
 		}
-		if inHour == 0 {
+		if lately == 0 {
 			continue
 		}
 		kept[queue] = events
@@ -237,16 +239,17 @@ func (r *activity) load(ctx context.Context, s store.SideTable) error {
 		queue, q := strings.TrimPrefix(e.Name, flowPrefix), new(queueActivity)
 		for i := range q {
 			q[i].minutes = ring{counts: f.Counts[i], last: f.Last}
+			q[i].halfHours = ring{counts: f.Day[i], last: f.Last / 30}
 		}
 		r.queues[queue], r.kept[queue] = q, 0
 		return len(r.queues) < maxActiveQueues, nil
 	})
 }
 
-// queueActivity counts, for one queue, each kind of a Flow by second and minute.
+// queueActivity counts, for one queue, each kind of a Flow by second, minute and half hour.
 type queueActivity [flowKinds]struct {
-	seconds, minutes ring
-	all              int64 // since the start
+	seconds, minutes, halfHours ring
+	all                         int64 // since the start
 }
 
 // maxActiveQueues bounds the counted queues: a client that reports failures may invent names.
@@ -299,6 +302,14 @@ func (r *ring) forget(unit int64) {
 	r.last = max(r.last, unit)
 }
 
+// addTo adds the counts of the last units to a kind of flows, the current unit last.
+func (r *ring) addTo(flows []inspect.Flow, unit int64, kind int) {
+	r.forget(unit)
+	for ago := range flows {
+		*flowFields(&flows[len(flows)-1-ago])[kind] += int64(r.counts[(unit-int64(ago)+60)%60])
+	}
+}
+
 func (r *ring) sum(unit int64) (n int64) {
 	r.forget(unit)
 	for _, c := range r.counts {
@@ -338,6 +349,7 @@ func (r *activity) count(queue string, n [flowKinds]int64, at time.Time) {
 		}
 		q[i].seconds.add(second, int32(n))
 		q[i].minutes.add(second/60, int32(n))
+		q[i].halfHours.add(second/1800, int32(n))
 		q[i].all += n
 	}
 }
@@ -367,13 +379,23 @@ func (r *activity) Hour(now time.Time, sees func(queue string) bool) []inspect.F
 			continue
 		}
 		for i := range q {
-			q[i].minutes.forget(minute)
-			for ago := range hour {
-				*flowFields(&hour[59-ago])[i] += int64(q[i].minutes.counts[(minute-int64(ago)+60)%60])
-			}
+			q[i].minutes.addTo(hour, minute, i)
 		}
 	}
 	return hour
+}
+
+// Day returns what happened to a queue in each of the last 48 half hours, the current one last.
+func (r *activity) Day(now time.Time, queue string) []inspect.Flow {
+	day := make([]inspect.Flow, 48)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if q := r.queues[queue]; q != nil {
+		for i := range q {
+			q[i].halfHours.addTo(day, now.Unix()/1800, i)
+		}
+	}
+	return day
 }
 
 // Queues returns the queues active since the start, except forgotten ones.

@@ -121,7 +121,7 @@ func (s *server) queues(r *http.Request, c auth.Caller) (view, error) {
 // queueData is the page of one queue.
 type queueData struct {
 	inspect.QueueDetail
-	Chart    chart
+	Charts   []chart
 	AtBroker []inspect.Column[inspect.AtBroker]
 }
 
@@ -131,7 +131,8 @@ func (s *server) queue(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	d := queueData{QueueDetail: q, Chart: flowChart(q.Hour, time.Now()), AtBroker: inspect.BrokerColumns}
+	d := queueData{QueueDetail: q, AtBroker: inspect.BrokerColumns,
+		Charts: []chart{flowChart(q.Hour, time.Now(), time.Minute), flowChart(q.Day, time.Now(), 30*time.Minute)}}
 	return view{template: "queue", title: "Queue " + short(60, name), nav: "/queues",
 		command: command("redrive", "queues", name), data: d}, nil
 }
@@ -381,7 +382,7 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	d := overviewData{Overview: o, Chart: flowChart(o.Hour, o.Now)}
+	d := overviewData{Overview: o, Chart: flowChart(o.Hour, o.Now, time.Minute)}
 	// Where RabbitMQ does not list its queues in time, the rest is shown.
 	ctx, cancel := context.WithTimeout(r.Context(), adoptableWait)
 	defer cancel()
@@ -425,9 +426,11 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 	return view{template: "overview", title: "Overview", nav: "/", command: "redrive status", data: d}, nil
 }
 
-// chart is the flow over the last hour, drawn here for the first sight of it; the
+// chart is the flow over the last hour or day, drawn here for the first sight of it; the
 // script draws it again from the same numbers, with a cursor.
 type chart struct {
+	Over    string // hour or day
+	Each    string // minute or half hour
 	Minutes []minute
 	Most    int64
 	Lines   []chartLine
@@ -441,12 +444,15 @@ type minute struct {
 
 type chartLine struct{ Name, Path string }
 
-func flowChart(hour []inspect.Flow, now time.Time) chart {
-	c := chart{Quiet: true}
-	first := now.Truncate(time.Minute).Add(-time.Duration(len(hour)-1) * time.Minute)
+func flowChart(flows []inspect.Flow, now time.Time, each time.Duration) chart {
+	c := chart{Over: "hour", Each: "minute", Quiet: true}
+	if each > time.Minute {
+		c.Over, c.Each = "day", "half hour"
+	}
+	first := now.Truncate(each).Add(-time.Duration(len(flows)-1) * each)
 	var lines [3][]int64
-	for i, f := range hour {
-		c.Minutes = append(c.Minutes, minute{first.Add(time.Duration(i) * time.Minute), f})
+	for i, f := range flows {
+		c.Minutes = append(c.Minutes, minute{first.Add(time.Duration(i) * each), f})
 		for j, n := range []int64{f.Failed, f.Retried, f.Parked} {
 			lines[j] = append(lines[j], n)
 			c.Most = max(c.Most, n)

@@ -672,6 +672,18 @@ func TestThePageShowsTheLedger(t *testing.T) {
 	}
 }
 
+// A queue's page has the same picture of its last hour and of its last day.
+func TestAQueuesPageHasItsLastDay(t *testing.T) {
+	page := shown(webtest.Stocked(inspect.Config{}), "/queues/orders.capture")
+	for over, each := range map[string]string{"hour": "60 minutes", "day": "48 half hours"} {
+		_, part, _ := strings.Cut(page, `id="flow-`+over+`"`)
+		part, _, _ = strings.Cut(part, "</section>")
+		n, _, _ := strings.Cut(each, " ")
+		expect.Contains(t, part, "the chart of the "+over, "in each of the last "+each)
+		expect.Equal(t, fmt.Sprint(strings.Count(part, "<tr><td>")), n, "numbers of the %s", over)
+	}
+}
+
 // An error has a page of its own, that lists and its messages lead to.
 func TestAGroupHasAPage(t *testing.T) {
 	s := webtest.Stocked(inspect.Config{})

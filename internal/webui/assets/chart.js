@@ -1,13 +1,11 @@
-// The chart of the flow, drawn from the table below it, which says the same.
+// The charts of the flow, each drawn from the table below it, which says the same.
 "use strict";
-(() => {
-  const flow = document.getElementById("flow");
-  if (!flow || !window.uPlot) return;
+if (window.uPlot) document.querySelectorAll(".chart").forEach((flow) => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const read = (from) => {
     const data = [[], [], [], []];
-    for (const tr of from.querySelectorAll("#flow-table tbody tr")) {
+    for (const tr of from.querySelectorAll(".minutes tbody tr")) {
       data[0].push(Date.parse(tr.querySelector("time").dateTime) / 1000);
       tr.querySelectorAll("td.n").forEach((td, i) => data[i + 1].push(Number(td.textContent)));
     }
@@ -52,8 +50,8 @@
   document.addEventListener("part", (e) => {
     if (e.detail.old !== flow || !plot || !e.detail.fresh.querySelector(".lines")) return;
     e.preventDefault();
-    const fresh = e.detail.fresh.querySelector("#flow-table tbody");
+    const fresh = e.detail.fresh.querySelector(".minutes tbody");
     plot.setData(read(e.detail.fresh));
-    flow.querySelector("#flow-table tbody").replaceWith(fresh);
+    flow.querySelector(".minutes tbody").replaceWith(fresh);
   });
-})();
+});

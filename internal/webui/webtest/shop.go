@@ -76,6 +76,8 @@ func (t *Told) Hour(time.Time, func(string) bool) []inspect.Flow {
 	return append(make([]inspect.Flow, 60-len(t.Flows)), t.Flows...)
 }
 
+func (t *Told) Day(time.Time, string) []inspect.Flow { return t.Hour(time.Time{}, nil)[60-48:] }
+
 // Shop is a console that can be slow, and fail.
 type Shop struct {
 	*inspect.Inspector
