@@ -48,6 +48,8 @@ type Finding struct {
 	// Fixable: --fix repairs it. --fix only adds.
 	Fixable bool `json:"fixable,omitempty"`
 	fix     fix
+	// Title is the check's.
+	Title string `json:"-"`
 }
 
 // Check looks at one thing in a scene.
@@ -75,18 +77,23 @@ type Report struct {
 }
 
 // Examine runs every check. A check without problems has one finding, OK.
-func Examine(s *Scene) Report {
+func Examine(s *Scene) Report { return examine(s, Checks) }
+
+// ExamineQueues runs the checks of work queues.
+func ExamineQueues(s *Scene) Report { return examine(s, queueChecks) }
+
+func examine(s *Scene, checks []Check) Report {
 	r := Report{Status: OK, Broker: s.Broker, VHost: s.VHost, Version: s.Version}
 	if s.Missing[Queues] == nil {
 		all, enrolled := len(s.workQueues()), len(s.enrolledQueues())
 		r.Queues, r.Enrolled = &all, &enrolled
 	}
-	for _, c := range Checks {
+	for _, c := range checks {
 		for _, f := range c.make(s) {
 			if f.Queue != "" && !s.selected(f.Queue) {
 				continue
 			}
-			f.Check = c.Name
+			f.Check, f.Title = c.Name, c.Title
 			if f.Why == "" && f.Status != OK && f.Status != Unknown {
 				f.Why = c.Why
 			}

@@ -221,6 +221,8 @@ type Options struct {
 	Insecure bool
 	// Standing is how long queues that keep dead letters are watched; 0: watchFor.
 	Standing time.Duration
+	// OfQueues leaves out what only checks of the service look at.
+	OfQueues bool
 }
 
 // ErrNothing: neither AMQP nor the management API answers.
@@ -237,10 +239,15 @@ func Gather(ctx context.Context, o Options) (*Scene, error) {
 	c := o.Config
 	s := &Scene{Config: c, File: o.File, Call: o.Call, Only: o.Only, Broker: connect.Redact(c.Broker.URL),
 		VHost: c.VHost(), User: connect.User(c.Broker.URL), Insecure: o.Insecure, Missing: map[Part]error{}}
-	s.reach(ctx)
+	if !o.OfQueues {
+		s.reach(ctx)
+	}
 	s.probe(ctx)
 	if err := s.askManagement(ctx, cmp.Or(o.Standing, watchFor)); err != nil && s.Missing[AMQP] != nil {
 		return nil, fmt.Errorf("%w:\n%w\n%w", ErrNothing, s.Missing[AMQP], err)
+	}
+	if o.OfQueues {
+		return s, nil
 	}
 	s.guest(ctx)
 	if c.Store.Redis.URL != "" {

@@ -92,6 +92,8 @@ type Config struct {
 	// it stops nothing.
 	Conditions func() []condition.Condition
 	Notices    func() []string
+	// Checkup returns what the checks of redrive doctor last found about queues; nil: they are not made.
+	Checkup func() Checkup
 	// Parts says how each part of the service is; nil: not known.
 	Parts func() []Part
 	// Ready reports whether the service is ready, which it may be with problems of single

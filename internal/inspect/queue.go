@@ -123,6 +123,45 @@ type QueueDetail struct {
 	Pattern    string                `json:"policy_pattern,omitempty" doc:"Of the policy, that matches the queue."`
 	InForce    *PolicyInForce        `json:"policy_in_force,omitempty"`
 	Conditions []condition.Condition `json:"conditions" doc:"What is wrong with the queue, or makes its messages wait."`
+	Checkup    Checkup               `json:"checkup" doc:"What redrive doctor would say of the queue."`
+}
+
+// Checkup is what the checks of redrive doctor found about queues.
+type Checkup struct {
+	At       *time.Time `json:"at,omitempty" doc:"When it was looked at; absent: not yet, or not by this service."`
+	Findings []Finding  `json:"findings"`
+}
+
+// Finding is something wrong with a queue's setup. A caller who is limited to queues gets Check, Status, Queue and
+// Title, since the other texts may name what that caller does not see.
+type Finding struct {
+	Check    string   `json:"check"`
+	Status   string   `json:"status" doc:"warning or wrong"`
+	Queue    string   `json:"queue"`
+	Title    string   `json:"title" doc:"What should be so."`
+	What     string   `json:"what,omitempty" doc:"What is so."`
+	Why      string   `json:"why,omitempty" doc:"Why it matters."`
+	Remedy   string   `json:"remedy,omitempty"`
+	Commands []string `json:"commands,omitempty"`
+}
+
+// LastCheckup returns what was last found about the queues that the caller sees.
+func (in *Inspector) LastCheckup(_ context.Context, by auth.Caller) (Checkup, error) {
+	seen := Checkup{Findings: []Finding{}}
+	if err := by.May(auth.Viewer, ""); err != nil || in.Checkup == nil {
+		return seen, err
+	}
+	all := in.Checkup()
+	seen.At = all.At
+	for _, f := range all.Findings {
+		if by.Queues != nil {
+			f = Finding{Check: f.Check, Status: f.Status, Queue: f.Queue, Title: f.Title}
+		}
+		if by.Sees(f.Queue) {
+			seen.Findings = append(seen.Findings, f)
+		}
+	}
+	return seen, nil
 }
 
 // maxNext is how many messages that are due next QueueDetail has, and maxQueueGroups how many groups.
@@ -168,6 +207,10 @@ func (in *Inspector) Queue(ctx context.Context, by auth.Caller, name string) (d 
 			}
 		}
 	}
+	if d.Checkup, err = in.LastCheckup(ctx, by); err != nil {
+		return d, err
+	}
+	d.Checkup.Findings = slices.DeleteFunc(d.Checkup.Findings, func(f Finding) bool { return f.Queue != name })
 	groups, err := in.Groups(ctx, by, "queue:"+query.Quote(name), "", "", maxQueueGroups)
 	if err != nil {
 		return d, err

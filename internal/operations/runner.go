@@ -259,6 +259,7 @@ type Console interface {
 	Group(ctx context.Context, c auth.Caller, id string) (inspect.GroupDetail, error)
 	Queues(ctx context.Context, c auth.Caller, after string, limit int) ([]inspect.Queue, string, error)
 	Queue(ctx context.Context, c auth.Caller, name string) (inspect.QueueDetail, error)
+	LastCheckup(ctx context.Context, c auth.Caller) (inspect.Checkup, error)
 	Ledger(ctx context.Context, c auth.Caller, recount bool, after string, limit int) (inspect.Ledger, error)
 	Policies(ctx context.Context, c auth.Caller) ([]inspect.PolicyInForce, error)
 	AuditLog(ctx context.Context, c auth.Caller, f inspect.AuditFilter, after string, limit int) (

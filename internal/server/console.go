@@ -94,7 +94,7 @@ func (s *vhost) openActions() {
 		Audit: s.audit, Policies: s.inForce.Policies, Decisions: &s.decisions, Log: s.Log,
 		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerURL: s.brokerAt,
 		Activity: &s.activity, Stops: s.stops.of, Conditions: s.conditions.All, Notices: s.notices, Ready: s.conditions.Ready,
-		Parts:   s.parts(),
+		Parts: s.parts(), Checkup: s.checkup.latest,
 		Decoder: s.decoder, Way: s.inForce.Way, Mask: s.mask.Load,
 		Limits:    func(policy string) string { return s.policyLimits(policy).String() },
 		Recounted: s.recounted, Busy: s.scheduler.Busy, Throttle: s.throttleOf, Holds: s.conditions.Text,

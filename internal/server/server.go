@@ -11,6 +11,7 @@
 //	                follow; it passes each event to all listeners
 //	console.go      what page and API are made of
 //	brokerwatch.go  what is wrong with RabbitMQ's side: quarantine, foreign consumers
+//	checkup.go      what redrive doctor finds about queues, for the page
 package server
 
 import (

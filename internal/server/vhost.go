@@ -73,6 +73,7 @@ type vhost struct {
 	deadLetters                                        *deadLetters
 	followers                                          *followers
 	queueWatch                                         *queueWatch
+	checkup                                            *checkup
 	scheduler                                          *retry.Scheduler
 	wake                                               retry.Wakeup // of scheduler
 	inForce                                            *retry.InForce
@@ -228,6 +229,7 @@ func (s *vhost) open(address string) error {
 	s.deadLetters = newDeadLetters(s)
 	s.followers = newFollowers(s.deadLetters)
 	s.queueWatch = newQueueWatch(s)
+	s.checkup = newCheckup(s)
 	if err := s.openConsole(); err != nil {
 		return err
 	}
@@ -437,7 +439,8 @@ func (s *vhost) run(ctx context.Context) error {
 	}
 	workers.Go(func() { s.scheduler.Run(ctx, grace) })
 	for _, run := range []func(context.Context){s.consumerThrottle.run, s.consent.Run, s.watchLimit, s.watchForeign, s.watchGroups,
-		s.inspect.Run, s.operations.Run, s.deadLetters.run, s.followers.run, s.queueWatch.run} {
+		s.inspect.Run, s.operations.Run, s.deadLetters.run, s.followers.run, s.queueWatch.run,
+		s.checkup.run} {
 		workers.Go(func() { run(ctx) })
 	}
 	var failures [3]error

@@ -321,6 +321,14 @@ func (s *server) audit(r *http.Request, c auth.Caller) (view, error) {
 	return v, err
 }
 
+const maxFaulty = 50
+
+// faultyQueue is a queue with what doctor found about it.
+type faultyQueue struct {
+	Queue string
+	Count int
+}
+
 func (s *server) health(r *http.Request, c auth.Caller) (view, error) {
 	var h struct {
 		inspect.Overview
@@ -328,9 +336,23 @@ func (s *server) health(r *http.Request, c auth.Caller) (view, error) {
 		Columns []inspect.Column[inspect.LedgerLine]
 		Next    string
 		Paged   bool // the ledger has more than one page
+		Checkup inspect.Checkup
+		Faulty  []faultyQueue
+		More    int // faulty queues that are not shown
 	}
 	after := r.URL.Query().Get("after")
 	var err error
+	if h.Checkup, err = s.console.LastCheckup(r.Context(), c); err != nil {
+		return view{}, err
+	}
+	for _, f := range h.Checkup.Findings {
+		if n := len(h.Faulty); n == 0 || h.Faulty[n-1].Queue != f.Queue {
+			h.Faulty = append(h.Faulty, faultyQueue{Queue: f.Queue})
+		}
+		h.Faulty[len(h.Faulty)-1].Count++
+	}
+	h.More = max(0, len(h.Faulty)-maxFaulty)
+	h.Faulty = h.Faulty[:len(h.Faulty)-h.More]
 	if h.Overview, err = s.console.Overview(r.Context(), c); err == nil {
 		if h.Ledger, err = s.console.Ledger(r.Context(), c, false, after, rowsPerPage); !h.Ready {
 			err = nil // which is said

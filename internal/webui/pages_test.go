@@ -672,6 +672,40 @@ func TestThePageShowsTheLedger(t *testing.T) {
 	}
 }
 
+// A queue's page has what doctor found about it, and Health leads there; a caller of some queues learns only what was
+// checked of these.
+func TestThePageShowsWhatDoctorFound(t *testing.T) {
+	at := time.Now().Add(-time.Minute)
+	found := inspect.Checkup{At: &at, Findings: []inspect.Finding{
+		{Check: "overflow", Status: "wrong", Queue: "mail.send", Title: "no overflow", What: "it drops"},
+		{Check: "dead-lettering", Status: "wrong", Queue: "orders.capture", Title: "it dead-letters",
+			What:   "to <secret>",
+			Remedy: "Enrol it:", Commands: []string{"redrive enroll orders.capture"}}}}
+	s := webtest.Stocked(inspect.Config{Checkup: func() inspect.Checkup { return found }})
+	as := func(target string, queues ...string) string {
+		c := webtest.Root
+		c.Role, c.Queues = auth.Viewer, queues
+		h := webui.Handler(s, webui.Options{Caller: func(*http.Request) auth.Caller { return c }})
+		_, part, _ := strings.Cut(get(h, target).Body.String(), `id="checkup"`)
+		part, _, _ = strings.Cut(part, "</section>")
+		return part
+	}
+	page := as("/queues/orders.capture")
+	expect.Contains(t, page, "the page of the queue", "to &lt;secret&gt;", "Enrol it:",
+		"<code>redrive enroll orders.capture</code>", "Looked at")
+	expect.Equal(t, strings.Contains(page, "it drops"), false, "it has what was found about another")
+	expect.Contains(t, as("/health"), "Health", `<a href="/queues/orders.capture">`,
+		`<a href="/queues/mail.send">`, "1 finding", "Looked at")
+	page = as("/queues/orders.capture", "orders.*")
+	expect.Contains(t, page, "the page of a limited caller", "it dead-letters", "Looked at")
+	expect.Equal(t, strings.Contains(page, "secret") || strings.Contains(page, "Enrol it"), false,
+		"it has what may name others")
+	expect.Equal(t, strings.Contains(as("/health", "orders.*"), "mail.send"), false,
+		"Health names a queue that is not seen")
+	found = inspect.Checkup{}
+	expect.Contains(t, as("/queues/orders.capture"), "the page before a checkup", "Is it set up rightly?")
+}
+
 // A queue's page has the same picture of its last hour and of its last day.
 func TestAQueuesPageHasItsLastDay(t *testing.T) {
 	page := shown(webtest.Stocked(inspect.Config{}), "/queues/orders.capture")

@@ -1,0 +1,98 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/doctor"
+	"github.com/redrive-mq/redrive/internal/inspect"
+)
+
+const (
+	// checkupEvery is how old a checkup may be before the next look at a page starts another.
+	checkupEvery = 10 * time.Minute
+	// checkupAgain is how long to wait after one that failed.
+	checkupAgain = time.Minute
+)
+
+// checkup makes the checks of redrive doctor about queues, while people look at pages that show them.
+type checkup struct {
+	examine func(context.Context) (doctor.Report, error) // nil: no management API is configured
+	wanted  chan struct{}
+	last    atomic.Pointer[inspect.Checkup]
+}
+
+func newCheckup(s *vhost) *checkup {
+	c := &checkup{wanted: make(chan struct{}, 1)}
+	if s.manage == nil || s.Visitors {
+		return c
+	}
+	o := doctor.Options{OfQueues: true}
+	if label := s.vhostLabel(); label != "" {
+		o.Call = "redrive --vhost " + doctor.Quote(label)
+	}
+	c.examine = func(ctx context.Context) (doctor.Report, error) {
+		now := *s.config
+		now.Policies, now.Watch = s.inForce.Policies(), *s.queueWatch.configured.Load()
+		o.Config = &now
+		scene, err := doctor.Gather(ctx, o)
+		if err != nil {
+			return doctor.Report{}, err
+		}
+		return doctor.ExamineQueues(scene), nil
+	}
+	return c
+}
+
+// latest returns the last checkup, and asks for another if that is old.
+func (c *checkup) latest() (is inspect.Checkup) {
+	if last := c.last.Load(); last != nil {
+		is = *last
+	}
+	if is.At == nil || time.Since(*is.At) >= checkupEvery {
+		select {
+		case c.wanted <- struct{}{}:
+		default:
+		}
+	}
+	return is
+}
+
+func (c *checkup) run(ctx context.Context) {
+	if c.examine == nil {
+		return
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.wanted:
+		}
+		if last := c.last.Load(); last != nil && time.Since(*last.At) < checkupEvery {
+			continue
+		}
+		at := time.Now()
+		report, err := c.examine(ctx)
+		if err != nil {
+			sleep(ctx, checkupAgain)
+			continue
+		}
+		is := &inspect.Checkup{At: &at}
+		for _, f := range report.Findings {
+			if f.Status != doctor.Warning && f.Status != doctor.Wrong {
+				continue
+			}
+			for _, queue := range append(f.Queues, f.Queue) {
+				if queue != "" {
+					is.Findings = append(is.Findings, inspect.Finding{Check: f.Check, Status: string(f.Status),
+						Queue: queue, Title: f.Title, What: f.What, Why: f.Why, Remedy: f.Remedy, Commands: f.Commands})
+				}
+			}
+		}
+		slices.SortStableFunc(is.Findings, func(a, b inspect.Finding) int { return strings.Compare(a.Queue, b.Queue) })
+		c.last.Store(is)
+	}
+}
