@@ -419,6 +419,14 @@ func traffic(now time.Time) *Told {
 // Stocked is a shop on a bad day: messages of each kind in each state, a paused queue, a breaker, a
 // note, an operation that runs, one that is paused and one of which all is done where it runs.
 func Stocked(c inspect.Config) *Shop {
+	if c.Checkup == nil {
+		at := time.Now().Add(-4 * time.Minute)
+		c.Checkup = func() inspect.Checkup {
+			return inspect.Checkup{At: &at, Findings: []inspect.Finding{{Check: "at-least-once", Status: "warning",
+				Queue: "orders.capture", Title: "dead-lettering is at-least-once", What: "its dead-lettering is at-most-once",
+				Remedy: "Make it at-least-once:", Commands: []string{"redrive enroll --at-least-once orders.capture"}}}}
+		}
+	}
 	now, ctx := time.Now(), context.Background()
 	kept := memstore.New()
 	s := New(kept, traffic(now), c)
