@@ -113,9 +113,10 @@ func (v *vhost) parkEach(ctx context.Context, n int) error {
 			if group == 0 {
 				reason = fmt.Sprintf("timeout after %d ms", 5000+i)
 			}
-			return amqp.Publishing{MessageId: strconv.Itoa(i), DeliveryMode: amqp.Persistent, ContentType: "application/json",
-				Headers: amqp.Table{wire.HeaderError: reason, wire.HeaderPark: "bench", "authorization": "Bearer abc"},
-				Body: fmt.Appendf(nil, `{"order": %d, "customer": {"email": "customer-%d@example.com"}, "note": %q}`, i, i,
+			return amqp.Publishing{MessageId: strconv.Itoa(i), DeliveryMode: amqp.Persistent,
+				ContentType: "application/json",
+				Headers:     amqp.Table{wire.HeaderError: reason, wire.HeaderPark: "bench", "authorization": "Bearer abc"},
+				Body: fmt.Appendf(nil, `{"order": %d, "customer": {"email": "c%d@example.com"}, "note": %q}`, i, i,
 					strings.Repeat("x", *size))}
 		})
 		if err != nil {

@@ -270,7 +270,8 @@ func (c *Config) proxies() key {
 	).
 		need(" has no addresses; expected those of the proxies, such as [10.0.0.7]", "addresses").
 		need(" has no user_header; expected the header that names a person, such as X-Forwarded-User", "user_header").
-		need(" has no groups_header; expected the header with their groups, such as X-Forwarded-Groups", "groups_header").
+		need(" has no groups_header; expected the header with their groups, such as X-Forwarded-Groups",
+			"groups_header").
 		need(" has no roles, so nobody could sign in; expected "+expectedGroups, "roles").
 		then(func(v value) {
 			everybody := slices.ContainsFunc(a.Proxies, func(n netip.Prefix) bool { return n.Bits() == 0 })

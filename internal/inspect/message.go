@@ -117,7 +117,7 @@ func ChosenColumns(chosen []query.Column) (all []Column[Message]) {
 // Detail is a message with all that is known of it but the raw body.
 type Detail struct {
 	Message
-	GroupNotes []string       `json:"group_notes,omitempty" doc:"People's, on its group and those it was replayed from."`
+	GroupNotes []string       `json:"group_notes,omitempty" doc:"On its group, and those it was replayed from."`
 	HeldBy     []Hold         `json:"held_by,omitempty" doc:"What keeps a waiting one back, even once it is due."`
 	Timeline   []Step         `json:"timeline" doc:"Each failure and what came of it, oldest first."`
 	Properties []Property     `json:"properties" doc:"AMQP's own, as first published."`

@@ -160,7 +160,8 @@ func (b *pending) update(now time.Time, all []Condition, starting bool) {
 			c.Since = b.firstSeen[k]
 		}
 		e := b.entries[k]
-		if e == nil && now.Before(c.Since.Add(c.After)) || e != nil && e.On && e.Text == c.Text && e.Grew.Equal(c.Grew) {
+		if e == nil && now.Before(c.Since.Add(c.After)) ||
+			e != nil && e.On && e.Text == c.Text && e.Grew.Equal(c.Grew) {
 			continue
 		}
 		at, e := b.entryOf(k)

@@ -142,7 +142,7 @@ func (k *keeper) keep(ctx context.Context, records []recordToStore, events []Eve
 	return nil
 }
 
-// readMadeFrom reads from what replayed messages were made. An error stops no intake: their next failure reads it again.
+// readMadeFrom reads from what replayed messages were made. An error stops no intake: their next failure reads again.
 func (k *keeper) readMadeFrom(ctx context.Context, records []recordToStore) {
 	for _, r := range records {
 		if _, tried := k.tried[r.messageIndex]; tried || r.rec.Replays == 0 {

@@ -60,7 +60,7 @@ func TestCheckupsAreMadeWhenSomebodyLooks(t *testing.T) {
 	})
 }
 
-// A queue that is not set up rightly is found in RabbitMQ, with the command that mends it.
+// A queue that is not set up rightly is found in RabbitMQ, with the command that repairs it.
 func TestWhatDoctorFindsAboutAQueueInRabbitMQ(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})

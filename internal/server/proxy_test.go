@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 )
 
-// A proxy in front of the service signs people in; nobody else can say who they are.
+// A proxy in front of the service signs people in; no one else can say who they are.
 func TestPeopleComeByAProxy(t *testing.T) {
 	c := testConfig(t)
 	a := &c.Access

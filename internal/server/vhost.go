@@ -438,8 +438,8 @@ func (s *vhost) run(ctx context.Context) error {
 		workers.Go(func() { s.replica.Run(ctx) })
 	}
 	workers.Go(func() { s.scheduler.Run(ctx, grace) })
-	for _, run := range []func(context.Context){s.consumerThrottle.run, s.consent.Run, s.watchLimit, s.watchForeign, s.watchGroups,
-		s.inspect.Run, s.operations.Run, s.deadLetters.run, s.followers.run, s.queueWatch.run,
+	for _, run := range []func(context.Context){s.consumerThrottle.run, s.consent.Run, s.watchLimit, s.watchForeign,
+		s.watchGroups, s.inspect.Run, s.operations.Run, s.deadLetters.run, s.followers.run, s.queueWatch.run,
 		s.checkup.run} {
 		workers.Go(func() { run(ctx) })
 	}

@@ -348,7 +348,8 @@ type policyView struct {
 
 // Outage returns the link to the page with its picture.
 func (v policyView) Outage() string {
-	return (&url.URL{Path: "/policies", RawQuery: "outage=" + url.QueryEscape(v.Name), Fragment: "p-" + v.Name}).String()
+	u := url.URL{Path: "/policies", RawQuery: "outage=" + url.QueryEscape(v.Name), Fragment: "p-" + v.Name}
+	return u.String()
 }
 
 type waitBar struct {

@@ -145,7 +145,8 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v
 		http.Redirect(w, r, s.at(v.to), http.StatusSeeOther)
 		return
 	}
-	f := frame{Title: v.title, Nav: v.nav, Command: v.command, Caller: c, ReadOnly: c.ReadOnly, SignOut: s.Guard.SignOutAt(c),
+	f := frame{Title: v.title, Nav: v.nav, Command: v.command, Caller: c, ReadOnly: c.ReadOnly,
+		SignOut:    s.Guard.SignOutAt(c),
 		Conditions: s.Conditions(c), Version: s.Version,
 		Now: time.Now(), URL: r.URL.RequestURI(), Did: did(r.URL.Query()), Data: v.data}
 	if c.Role == auth.NoRole {
