@@ -9,7 +9,7 @@ import (
 
 // ProxyConfig configures proxies that sign people in and name them in headers, and the roles of their groups.
 type ProxyConfig struct {
-	UserHeader   string           // "": they name nobody
+	UserHeader   string           // "": they name no one
 	GroupsHeader string           // its groups are separated by commas
 	Groups       map[string]Grant // by group
 	Contact      string           // whom to ask for a role

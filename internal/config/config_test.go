@@ -548,7 +548,7 @@ func TestAServiceThatOthersReachIsClosed(t *testing.T) {
 		{"auth: {}\nlisten: 10.0.0.7:1\ntls: behind-proxy", ""},
 		{"auth: {}\nlisten: 10.0.0.7:1" + cert, ""},
 		{"tls: behind-proxy", "tls is behind-proxy, so that others can reach the service"},
-		// Where a proxy alone signs people in, nobody else comes near.
+		// Where a proxy alone signs people in, no one else comes near.
 		{"auth: {roles: {}, proxies: " + naming("127.0.0.1") + "}", ""},
 		{"listen: '[::1]:1'\nauth: {roles: {}, proxies: " + naming("10.0.0.7, '::1'") + "}", ""},
 		{"auth: {proxies: " + naming("10.0.0.7") + "}", ""},
