@@ -486,6 +486,10 @@ type xmlReader struct {
 	root  string
 	mixed []bool // for each open element: it has text, so no space may be added
 	lines bool   // the innermost open element has children on lines of their own
+
+	s      []byte
+	pieces [][2]int // of what s has but the space between elements; only while keep is set
+	keep   bool
 }
 
 // tagReader fails on a tag that is longer than maxTag.
@@ -507,8 +511,8 @@ func (r *tagReader) ReadByte() (byte, error) {
 // maxTag bounds a tag: encoding/xml allocates 64 bytes for each attribute.
 const maxTag = 64 << 10
 
-func parseXML(s []byte, b *budget) (*xmlReader, error) {
-	x := &xmlReader{b: b}
+func parseXML(s []byte, b *budget, keep bool) (*xmlReader, error) {
+	x := &xmlReader{b: b, s: s, keep: keep}
 	in := &tagReader{Reader: bytes.NewReader(s), s: s}
 	d := xml.NewDecoder(in)
 	d.CharsetReader = func(charset string, in io.Reader) (io.Reader, error) {
@@ -527,7 +531,7 @@ func parseXML(s []byte, b *budget) (*xmlReader, error) {
 			err = b.take(len(x.names))
 		}
 		if err == nil {
-			err = x.token(t, s[in.token:d.InputOffset()])
+			err = x.token(t, int(in.token), int(d.InputOffset()))
 		}
 		if err != nil {
 			line, column := d.InputPos()
@@ -543,8 +547,9 @@ func parseXML(s []byte, b *budget) (*xmlReader, error) {
 	return x, nil
 }
 
-func (x *xmlReader) token(t xml.Token, raw []byte) error {
-	depth := len(x.names)
+// token reads the token of s that begins and ends there.
+func (x *xmlReader) token(t xml.Token, begin, end int) error {
+	depth, raw := len(x.names), x.s[begin:end]
 	switch t := t.(type) {
 	case xml.StartElement:
 		if depth == 0 && x.root != "" {
@@ -573,7 +578,7 @@ func (x *xmlReader) token(t xml.Token, raw []byte) error {
 		if x.lines {
 			x.line(depth - 1)
 		}
-		x.put(raw)
+		x.put(begin, end)
 		return x.pop()
 	case xml.CharData:
 		blank := len(bytes.TrimSpace(raw)) == 0
@@ -590,13 +595,16 @@ func (x *xmlReader) token(t xml.Token, raw []byte) error {
 	default:
 		x.line(depth)
 	}
-	x.put(raw)
+	x.put(begin, end)
 	return nil
 }
 
-func (x *xmlReader) put(raw []byte) {
+func (x *xmlReader) put(begin, end int) {
 	if len(x.out) <= maxOutput {
-		x.out = append(x.out, raw...)
+		x.out = append(x.out, x.s[begin:end]...)
+	}
+	if x.keep {
+		x.pieces = append(x.pieces, [2]int{begin, end})
 	}
 }
 
@@ -612,7 +620,9 @@ func (x *xmlReader) line(depth int) {
 		return
 	}
 	x.lines = true
-	x.put([]byte("\n" + strings.Repeat("  ", depth)))
+	if len(x.out) <= maxOutput {
+		x.out = append(x.out, "\n"+strings.Repeat("  ", depth)...)
+	}
 }
 
 var errTag = fmt.Errorf("has a tag of more than %d KiB", maxTag>>10)
@@ -623,7 +633,7 @@ func (r *reading) xml(said bool) bool {
 	if s := bytes.TrimLeft(r.data, " \t\r\n"); !said && (len(s) < 4 || s[0] != '<') {
 		return false
 	}
-	x, err := parseXML(r.data, r.budget())
+	x, err := parseXML(r.data, r.budget(), false)
 	if err != nil {
 		if said || refused(err) {
 			r.step("xml", "not read as XML: "+err.Error())
@@ -634,12 +644,20 @@ func (r *reading) xml(said bool) bool {
 	r.result.Text, r.result.Truncated = cut(shown(string(x.out)))
 	r.step("xml", fmt.Sprintf("XML, well-formed, its element is %s", shown(x.root)))
 	r.encode = func(document string) ([]byte, []string, error) {
-		x, err := parseXML([]byte(document), r.budget())
+		edited, err := parseXML([]byte(document), r.budget(), true)
 		if err != nil {
 			return nil, nil, fmt.Errorf("not XML: %w", err)
 		}
-		return []byte(document),
-			[]string{"XML, well-formed, its element is " + x.root + "; laid out in lines as shown"}, nil
+		checks := []string{"XML, well-formed, its element is " + edited.root}
+		was, err := parseXML(r.data, r.budget(), true)
+		if err != nil {
+			return nil, nil, err
+		}
+		shown, err := parseXML(was.out, r.budget(), true)
+		if err != nil || len(shown.pieces) != len(was.pieces) {
+			return []byte(document), append(checks, "laid out in lines as shown"), nil
+		}
+		return patchXML(was, shown, edited), checks, nil
 	}
 	return true
 }

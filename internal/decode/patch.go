@@ -269,3 +269,99 @@ func align(was, edited *value) []int {
 	}
 	return from
 }
+
+// patchXML returns was with what edited changed of it as it is shown. Pieces that edited keeps stay as their bytes are,
+// with the space before them; new ones have the space of edited, or none where was is on one line.
+func patchXML(was, shown, edited *xmlReader) []byte {
+	raw := func(x *xmlReader, i int) []byte { return x.s[x.pieces[i][0]:x.pieces[i][1]] }
+	space := func(x *xmlReader, i int) []byte {
+		from, to := 0, len(x.s)
+		if i > 0 {
+			from = x.pieces[i-1][1]
+		}
+		if i < len(x.pieces) {
+			to = x.pieces[i][0]
+		}
+		return x.s[from:to]
+	}
+	n, m := len(was.pieces), len(edited.pieces)
+	lines := false
+	for i := 1; i < n && !lines; i++ {
+		lines = bytes.Contains(space(was, i), []byte("\n"))
+	}
+	is := alignPieces(n, m, func(i, j int) bool { return bytes.Equal(raw(was, i), raw(edited, j)) })
+	var b []byte
+	for j := range m {
+		typed := bytes.ReplaceAll(space(edited, j), []byte("\r"), nil)
+		switch old := is[j]; {
+		case j == 0: // around the document
+			b = append(b, space(was, 0)...)
+		case old > 0 && bytes.Equal(typed, space(shown, old)):
+			b = append(b, space(was, old)...)
+		case old >= 0 || lines:
+			b = append(b, typed...)
+		}
+		b = append(b, raw(edited, j)...)
+	}
+	return append(b, space(was, n)...)
+}
+
+// maxAligned bounds the work of alignPieces.
+const maxAligned = 4 << 20
+
+// alignPieces returns for each of m new pieces which of n old ones it is, in their order, or -1. As many new ones as old
+// ones between two that are the same are those, changed.
+func alignPieces(n, m int, same func(i, j int) bool) []int {
+	is := make([]int, m)
+	start, a, b := 0, n, m
+	for ; start < min(a, b) && same(start, start); start++ {
+		is[start] = start
+	}
+	for ; a > start && b > start && same(a-1, b-1); a, b = a-1, b-1 {
+		is[b-1] = a - 1
+	}
+	rows, columns := a-start, b-start
+	for j := range columns {
+		is[start+j] = -1
+	}
+	if rows*columns <= maxAligned {
+		// longest[i][j] is how many of the old from i and the new from j on can be the same.
+		longest := make([][]int32, rows+1)
+		for i := range longest {
+			longest[i] = make([]int32, columns+1)
+		}
+		for i := rows - 1; i >= 0; i-- {
+			for j := columns - 1; j >= 0; j-- {
+				if longest[i][j] = max(longest[i+1][j], longest[i][j+1]); same(start+i, start+j) {
+					longest[i][j] = longest[i+1][j+1] + 1
+				}
+			}
+		}
+		for i, j := 0, 0; i < rows && j < columns; {
+			switch {
+			case same(start+i, start+j):
+				is[start+j] = start + i
+				i, j = i+1, j+1
+			case longest[i+1][j] >= longest[i][j+1]:
+				i++
+			default:
+				j++
+			}
+		}
+	}
+	for from, old := start, start; from < b; from++ {
+		to := from
+		for to < b && is[to] < 0 {
+			to++
+		}
+		next := a
+		if to < b {
+			next = is[to]
+		}
+		for j := from; j < to && to-from == next-old; j++ {
+			is[j] = old + j - from
+		}
+		from, old = to, next+1
+	}
+	return is
+}

@@ -12,6 +12,7 @@ func TestAnEditChangesOnlyWhatOneChanged(t *testing.T) {
 	d := decoder(t, Options{})
 	const compact = `{"id":5,"price":1.0,"big":1e3,"name":"caf\u00e9 \/","items":[{"n":1},{"n":2},{"n":3}],"id":6}`
 	const lines = "{\r\n\t\"a\" : [1, 2,3],\r\n\t\"b\" : {\r\n\t\t\"c\" : 1.50\r\n\t}\r\n}\r\n"
+	const xml = "<a  x='1'><n>1</n><n>2</n><c/><p>t <b>u</b></p><e> </e></a>\n"
 	for _, c := range []struct{ name, body, from, to, want string }{
 		{"a value of compact JSON", compact, `"price": 1.0`, `"price": 2`,
 			strings.Replace(compact, "1.0", "2", 1)},
@@ -38,9 +39,22 @@ func TestAnEditChangesOnlyWhatOneChanged(t *testing.T) {
 		{"all of it", " [1] \n", "", `{"a": [1, {}]}`, ` {"a":[1,{}]} ` + "\n"},
 		{"of nothing", `{}`, "", `{"a": [1, {}]}`, `{"a":[1,{}]}`},
 		{"to nothing", `{"a":[ 1 ]}`, "1", "", `{"a":[]}`},
+		{"text in compact XML", xml, "<n>1<", "<n>one<", strings.Replace(xml, ">1<", ">one<", 1)},
+		{"an attribute, and an element goes", xml, "", "<a y='2'>\n  <n>2</n>\n  <c/>\n  <p>t <b>u</b></p>\n  <e></e>\n</a>",
+			"<a y='2'><n>2</n><c/><p>t <b>u</b></p><e> </e></a>\n"},
+		{"an element comes in compact XML", xml, "<c/>", "<c/>\n  <new><x/></new>",
+			strings.Replace(xml, "<c/>", "<c/><new><x/></new>", 1)},
+		{"one comes in XML in lines", "<a>\r\n\t<b/>\r\n</a>", "<b/>", "<b/>\n  <c/>", "<a>\r\n\t<b/>\n  <c/>\r\n</a>"},
+		{"an element changes places", xml, "", "<a  x='1'>\r\n  <c/>\r\n  <n>1</n>\r\n  <n>2</n>\r\n  <p>t <b>u</b></p>\r\n  <e></e>\r\n</a>",
+			"<a  x='1'><c/><n>1</n><n>2</n><p>t <b>u</b></p><e> </e></a>\n"},
+		{"a space", xml, "<n>1</n>", "<n> </n>", strings.Replace(xml, ">1<", "> <", 1)},
+		{"a space goes", "<a><b>x</b></a>", "x", "", "<a><b></b></a>"},
 		{"beside bytes that are not UTF-8", "{\"a\":\"caf\xe9\",\"b\":1}", "1", "2", "{\"a\":\"caf\xe9\",\"b\":2}"},
 	} {
 		b := Body{Bytes: []byte(c.body), ContentType: "application/json"}
+		if c.body[0] == '<' {
+			b.ContentType = "text/xml"
+		}
 		edited := d.Decode(t.Context(), b).Text
 		if c.from != "" {
 			edited = strings.Replace(edited, c.from, c.to, 1)
