@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/inspect"
@@ -182,7 +184,43 @@ func (a *Actions) findNamed(
 		}
 		acted.Outcomes[i].New = "" // of a copy that is not made yet
 	}
-	return acted, refs, at, nil
+	return acted, refs, at, a.sayWhoWasFirst(ctx, by, acted.Outcomes)
+}
+
+// noSuch is why there is nothing to act on.
+const noSuch = "there is no such message any more"
+
+// A page that somebody still has open is seldom older; an audit log can be long.
+const (
+	firstWithin  = time.Hour
+	maxFirst     = 1000 // entries
+	maxFirstGone = 20   // messages
+)
+
+// sayWhoWasFirst adds to the outcomes of messages that are gone who acted on them last, if that was lately and in queues
+// that the caller sees.
+func (a *Actions) sayWhoWasFirst(ctx context.Context, by auth.Caller, all []Outcome) error {
+	var missing []*Outcome
+	for i := range all {
+		if all[i].Why == noSuch {
+			missing = append(missing, &all[i])
+		}
+	}
+	if len(missing) == 0 || len(missing) > maxFirstGone || a.Inspect.Audit == nil {
+		return nil
+	}
+	now, looked := a.now(), 0
+	return a.Inspect.Audit.Before(ctx, math.MaxInt64, func(e audit.Entry) (bool, error) {
+		queues, ids, _ := strings.Cut(e.On, ": ")
+		seen := !slices.ContainsFunc(strings.Split(queues, ", "), func(q string) bool { return !by.Sees(q) })
+		for _, o := range missing {
+			if o.Why == noSuch && seen && slices.Contains(strings.Fields(ids), o.ID) {
+				o.Why += fmt.Sprintf(": %s by %s at %s UTC", e.Did, e.Who, e.At.UTC().Format(time.TimeOnly))
+			}
+		}
+		looked++
+		return looked < maxFirst && now.Sub(e.At) < firstWithin, nil
+	})
 }
 
 // find returns the message with an id or a key, or why there is none to act on. Messages in queues
@@ -195,7 +233,7 @@ func (a *Actions) find(ctx context.Context, by auth.Caller, name string) (l stor
 	case err != nil:
 		return l, "", err
 	case len(all) == 0:
-		return l, "there is no such message any more", nil
+		return l, noSuch, nil
 	case len(all) == 1:
 		return all[0], "", nil
 	}

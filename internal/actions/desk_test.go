@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -434,7 +435,7 @@ type desk struct {
 
 func newDesk(s store.Store) *desk {
 	d := &desk{store: s, audit: &inspecttest.AuditLog{}, paused: map[string]bool{}}
-	d.Inspector = inspect.New(inspect.Config{Store: s, Broker: inspecttest.NewQueues(), Policies: inspecttest.Everything,
+	d.Inspector = inspect.New(inspect.Config{Store: s, Broker: inspecttest.NewQueues(), Policies: inspecttest.Everything, Audit: d.audit,
 		Throttle: func(string) *inspect.ThrottleView { return d.throttle }})
 	d.Actions = actions.New(actions.Config{Inspect: d.Inspector, Store: s, Audit: d.audit, Restorable: time.Hour,
 		SetPaused: func(q string, paused bool) { d.paused[q] = paused },
@@ -458,6 +459,33 @@ func (d *desk) add(t *testing.T, records ...*store.Record) {
 func (d *desk) kept(t *testing.T, id string) *store.Record {
 	t.Helper()
 	return inspecttest.Kept(t, d.store, id)
+}
+
+// The second of two who act on a message learns who was first, unless they do not see its queue.
+func TestWhoWasFirst(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		r := record("orders", store.Parked, "")
+		d.add(t, r)
+		act := actions.Act{Verb: actions.Discard, IDs: []string{r.ID.String()}}
+		_, err := d.Act(ctx, operator, act)
+		must(t, err)
+		found, err := d.store.Find(ctx, r.ID)
+		must(t, err)
+		_, err = d.store.Change(ctx, []store.Key{found[0].Key}, func(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }, nil)
+		must(t, err)
+		elsewhere := caller(auth.Operator)
+		elsewhere.Queues = []string{"mail"}
+		for by, want := range map[*auth.Caller]string{
+			&operator:  `^there is no such message any more: discard by ` + operator.Name + ` at \d\d:\d\d:\d\d UTC$`,
+			&elsewhere: `^there is no such message any more$`,
+		} {
+			second, err := d.Act(ctx, *by, act)
+			must(t, err)
+			if why := second.Outcomes[0].Why; !regexp.MustCompile(want).MatchString(why) {
+				t.Errorf("says %q, not %s", why, want)
+			}
+		}
+	})
 }
 
 // A message that was retried late says by whom its queue was paused meanwhile.
