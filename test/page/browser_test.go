@@ -547,6 +547,13 @@ type service struct {
 // newService starts one on the newest broker there is.
 func newService(t *testing.T) *service {
 	t.Helper()
+	s := newStoppedService(t)
+	s.start()
+	return s
+}
+
+func newStoppedService(t *testing.T) *service {
+	t.Helper()
 	brokers := brokertest.All(t)
 	s := &service{t: t, vhost: brokertest.NewVHost(t, brokers[len(brokers)-1]), config: config.Default()}
 	s.ch = s.vhost.Channel()
@@ -570,7 +577,6 @@ func newService(t *testing.T) *service {
 	waiting.Due = now.Add(time.Hour)
 	must(t, disk.Add(t.Context(), append([]*store.Record{waiting}, s.parked...)))
 	must(t, disk.Close())
-	s.start()
 	return s
 }
 

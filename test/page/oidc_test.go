@@ -1,0 +1,68 @@
+package page_test
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/testenv/subprocess"
+)
+
+// People sign in to a running service at a certified provider, with the role of their groups, and sign out.
+func TestSigningInAtAProvider(t *testing.T) {
+	ports, err := subprocess.Ports(2)
+	must(t, err)
+	provider, listen := fmt.Sprintf("http://127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[1])
+	startProvider(t, ports[0], "http://"+listen+"/signin/oidc")
+
+	secret := filepath.Join(t.TempDir(), "secret")
+	must(t, os.WriteFile(secret, []byte("secret\n"), 0o600))
+	access, err := config.Parse("test.yaml", fmt.Appendf(nil, `{notify: {page: "http://%s"}, auth: {oidc: {issuer: %q,
+		client_id: redrive, client_secret_file: %q, name: Example, scopes: [profile, groups],
+		roles: {on-call: {role: operator, queues: ["orders.*"]}}, contact: ops@example.com}}}`, listen, provider, secret))
+	must(t, err)
+	s := newStoppedService(t)
+	s.config.Access, s.config.Notify.Page, s.config.Listen = access.Access, access.Notify.Page, listen
+	s.start()
+
+	b := newTab(t, s.base)
+	b.expect("a request to elsewhere: "+provider, "401 (Unauthorized)", "403 (Forbidden)")
+	enter := func(name, then string) {
+		b.open("/queues")
+		b.follow(`a[href*="/signin/oidc/start"]`, "#enter")
+		b.write("#name", name)
+		b.follow("#enter", then)
+	}
+	enter("bob", "#refused")
+	b.says(".signin", "You are signed in at the provider as oidc:bob (bob), and have no role here.")
+	b.says(".signin", "Members of these groups have one: on-call. Ask ops@example.com for it.")
+
+	b = newTab(t, s.base)
+	b.expect("a request to elsewhere: "+provider, "401 (Unauthorized)")
+	enter("ann", "h1")
+	b.says("main", "orders.capture")
+	if js[bool](b, `document.body.innerText.includes("mail.send")`) {
+		t.Error("ann sees a queue that is none of her group's")
+	}
+	b.says("header", "oidc:ann")
+	b.follow(`form[action$="/signout"] button`, `a[href*="/signin/oidc/start"]`)
+}
+
+// startProvider runs testdata/provider.mjs until the test ends.
+func startProvider(t *testing.T, port int, redirect string) {
+	t.Helper()
+	modules := filepath.Join(subprocess.Installed(), "clients", "node_modules")
+	c := exec.Command("node", "testdata/provider.mjs", modules, fmt.Sprint(port), redirect)
+	c.Stderr = t.Output()
+	out, err := c.StdoutPipe()
+	must(t, err)
+	must(t, c.Start())
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	if !bufio.NewScanner(out).Scan() {
+		t.Fatal("oidc-provider for Node does not start (`make install-node` installs it)")
+	}
+}

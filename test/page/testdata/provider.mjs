@@ -1,0 +1,32 @@
+// A certified provider of OpenID Connect (npm's oidc-provider), where a name is enough to sign in:
+// node provider.mjs MODULES PORT REDIRECT. Ann is in the group on-call, and everyone in sales.
+import http from "node:http";
+const [, , modules, port, redirect] = process.argv;
+const { default: Provider } = await import(`${modules}/oidc-provider/lib/index.js`);
+const provider = new Provider(`http://127.0.0.1:${port}`, {
+  clients: [{ client_id: "redrive", client_secret: "secret", redirect_uris: [redirect] }],
+  claims: { openid: ["sub"], profile: ["preferred_username"], groups: ["groups"] },
+  conformIdTokenClaims: false, // they are in the ID token
+  features: { devInteractions: { enabled: false } },
+  interactions: { url: (_, interaction) => `/as/${interaction.uid}` },
+  findAccount: (_, id) => ({
+    accountId: id,
+    claims: () => ({ sub: id, preferred_username: id, groups: id == "ann" ? ["sales", "on-call"] : ["sales"] }),
+  }),
+  async loadExistingGrant(ctx) { // consent is not asked for
+    const { client, session, provider } = ctx.oidc;
+    const grant = new provider.Grant({ clientId: client.clientId, accountId: session.accountId });
+    grant.addOIDCScope("openid profile groups");
+    await grant.save();
+    return grant;
+  },
+});
+const answer = provider.callback();
+http.createServer(async (req, res) => {
+  const url = new URL(req.url, "http://127.0.0.1");
+  const name = url.searchParams.get("name");
+  if (!url.pathname.startsWith("/as/")) answer(req, res);
+  else if (name) await provider.interactionFinished(req, res, { login: { accountId: name } });
+  else res.setHeader("content-type", "text/html").end(`<!doctype html><html lang="en"><title>Provider</title>
+    <link rel="icon" href="data:,"><form><input name="name" id="name"><button id="enter">Enter</button></form>`);
+}).listen(port, "127.0.0.1", () => console.log("listening"));
