@@ -171,9 +171,6 @@ func (s *search) kept(ctx context.Context, after string) error {
 	r := n.Range
 	r.NewestFirst, r.Body = true, s.query.NeedsBody()
 	r.After = place.cursor
-	if of := n.Range.Groups; len(of) == 1 { // the store finds no others, and to group an error takes long
-		n.GroupOf = func(*store.Record) errorgroup.ID { return of[0] }
-	}
 	s.groupOf = n.GroupOf
 	leave, err := s.Inspector.search(ctx, s.by, s.query)
 	if err != nil {
@@ -256,6 +253,10 @@ func (in *Inspector) narrow(ctx context.Context, by auth.Caller, q *query.Query)
 	}
 	n := q.Narrow(in.Now(), names, groups)
 	n.GroupOf = in.Store.GroupOf
+	// A scan of one group finds no others, and to group an error takes long.
+	if _, byID := q.IDs(); !byID && len(n.Range.Groups) == 1 {
+		n.GroupOf = func(*store.Record) errorgroup.ID { return n.Range.Groups[0] }
+	}
 	return n, nil
 }
 
