@@ -176,7 +176,7 @@ const VisitorBurst, visitorRate = 100, 5
 
 // public is false for a path that is not clean: a handler may serve another one.
 func (g *Guard) public(r *http.Request) bool {
-	return slices.Contains([]string{SignInPath, SignOutPath, OIDCPath, OIDCStartPath}, r.URL.Path) ||
+	return slices.Contains([]string{SignInPath, SignOutPath, OIDCPath, OIDCStartPath, OIDCDevicePath}, r.URL.Path) ||
 		g.Public != nil && path.Clean(r.URL.Path) == r.URL.Path && g.Public(r)
 }
 
@@ -307,7 +307,9 @@ func (g *Guard) caller(r *http.Request) (c Caller, err error) {
 			by = "page"
 		}
 	default:
-		by = "page"
+		if by == "api" {
+			by = "page"
+		}
 		c, err = g.bySession(r)
 	}
 	c.From, c.Interface = from.String(), by
@@ -406,8 +408,12 @@ func refuse(w http.ResponseWriter, err error) {
 	k := hint.HTTP(err)
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(k.Status)
-	_ = json.NewEncoder(w).Encode(map[string]any{"type": "urn:redrive:problem:" + k.Code, "code": k.Code,
-		"title": http.StatusText(k.Status), "status": k.Status, "detail": err.Error()})
+	said := map[string]any{"type": "urn:redrive:problem:" + k.Code, "code": k.Code,
+		"title": http.StatusText(k.Status), "status": k.Status, "detail": hint.Text(err)}
+	if remedy := hint.Of(err); remedy != "" {
+		said["hint"] = remedy
+	}
+	_ = json.NewEncoder(w).Encode(said)
 }
 
 // limiter allows each key a number of failures, and then one from time to time: a leaky bucket

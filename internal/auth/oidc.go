@@ -15,8 +15,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"slices"
@@ -30,13 +32,16 @@ import (
 	"golang.org/x/oauth2"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Paths of signing in with OpenID Connect; both take GET. The provider leads back to OIDCPath.
+// Paths of signing in with OpenID Connect. A browser GETs the first two, and the provider leads it back to OIDCPath;
+// the command line POSTs to the third.
 const (
-	OIDCPath      = "/signin/oidc"
-	OIDCStartPath = "/signin/oidc/start"
+	OIDCPath       = "/signin/oidc"
+	OIDCStartPath  = "/signin/oidc/start"
+	OIDCDevicePath = "/signin/oidc/device"
 )
 
 const (
@@ -49,6 +54,9 @@ const (
 	renewEvery, renewAgain, renewGrace = 10 * time.Minute, time.Minute, time.Hour
 	// clockOffset is how late an ID token may come after its end, by this machine's clock.
 	clockOffset = time.Minute
+	// maxDeviceCode bounds what is passed on to the provider, devicePoll how often it is asked about a code, and
+	// maxAnswer what it says when it makes one.
+	maxDeviceCode, devicePoll, maxAnswer = 4 << 10, 4 * time.Second, 64 << 10
 )
 
 // OIDCConfig configures the OpenID Connect provider, and the roles of its groups.
@@ -112,6 +120,7 @@ type OIDC struct {
 	redirect  string
 	client    *http.Client
 	addresses limiter       // of failures, so that they do not fill the log
+	polls     limiter       // of device codes
 	calls     chan struct{} // bounds how many run at once
 	renewing  singleflight.Group
 
@@ -142,14 +151,15 @@ func NewOIDC(c OIDCConfig, page string) (*OIDC, error) {
 
 func newOIDC(c OIDCConfig, page string, transport http.RoundTripper) *OIDC {
 	return &OIDC{OIDCConfig: c, redirect: strings.TrimSuffix(page, "/") + OIDCPath,
-		addresses: limiter{most: 30, every: 5 * time.Second}, calls: make(chan struct{}, checksAtOnce),
+		addresses: limiter{most: 30, every: 5 * time.Second}, polls: limiter{most: 2, every: devicePoll},
+		calls: make(chan struct{}, checksAtOnce),
 		client: &http.Client{Transport: transport, Timeout: checkWithin,
 			// The secret goes nowhere but to the endpoints that the provider names.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
 // errSilent: the provider does not answer.
-var errSilent = errors.New("the OpenID Connect provider does not answer")
+var errSilent = hint.New("unchecked", "the OpenID Connect provider does not answer")
 
 // errElsewhere: a sign-in that this browser has not begun, or too long ago.
 var errElsewhere = errors.New("the sign-in was not begun in this browser, or too long ago")
@@ -212,7 +222,8 @@ func (o *OIDC) provider(ctx context.Context) (*provider, error) {
 	}
 	found = &provider{Provider: p, endpoint: p.Endpoint(), verifier: p.Verifier(&oidc.Config{ClientID: o.ClientID,
 		Now: func() time.Time { return time.Now().Add(-clockOffset) }})}
-	for _, at := range []string{found.endpoint.AuthURL, found.endpoint.TokenURL, more.Keys} {
+	for _, at := range []string{found.endpoint.AuthURL, found.endpoint.TokenURL, more.Keys,
+		cmp.Or(found.endpoint.DeviceAuthURL, o.Issuer)} {
 		if !strings.HasPrefix(at, "https://") && strings.HasPrefix(o.Issuer, "https://") {
 			return nil, fmt.Errorf("%w: its endpoint %q is not https", errSilent, at)
 		}
@@ -266,6 +277,101 @@ func (o *OIDC) begin(ctx context.Context, f flow) (to string, err error) {
 	}
 	defer c.leave()
 	return c.AuthCodeURL(f.State, oidc.Nonce(f.Nonce), oauth2.S256ChallengeOption(f.Verifier)), nil
+}
+
+var (
+	errNoDevice = hint.New("not_found", "nobody can sign in by the browser")
+	errPending  = errors.New("the person has not confirmed it yet")
+	errSlower   = errors.New("the provider is asked too often")
+	errEnded    = hint.New("sign_in", "the sign-in was not confirmed in time; begin again")
+	errDenied   = hint.New("sign_in", "the provider did not sign you in; the service's log says why")
+)
+
+// beginDevice begins a sign-in that a person confirms in a browser anywhere (RFC 8628).
+func (o *OIDC) beginDevice(ctx context.Context) (*oauth2.DeviceAuthResponse, error) {
+	c, err := o.call(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	if c.endpoint.DeviceAuthURL == "" {
+		return nil, hint.Errorf("sign in with a token, or allow the device flow at the provider, which then names its "+
+			"device_authorization_endpoint",
+			"%w: the OpenID Connect provider has no device flow", errNoDevice)
+	}
+	// The library's DeviceAuth neither sends the secret nor ends with its context.
+	form := url.Values{"client_id": {c.ClientID}, "scope": {strings.Join(c.Scopes, " ")}}
+	if c.endpoint.AuthStyle == oauth2.AuthStyleInParams {
+		form.Set("client_secret", c.ClientSecret)
+	}
+	r, err := http.NewRequestWithContext(c.ctx, http.MethodPost, c.endpoint.DeviceAuthURL,
+		strings.NewReader(form.Encode()))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	if c.endpoint.AuthStyle == oauth2.AuthStyleInHeader {
+		r.SetBasicAuth(url.QueryEscape(c.ClientID), url.QueryEscape(c.ClientSecret))
+	}
+	resp, err := o.client.Do(r)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	defer resp.Body.Close()
+	said, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, refusal(err)
+	}
+	if resp.StatusCode/100 != 2 {
+		var why struct {
+			Code string `json:"error"`
+		}
+		_ = json.Unmarshal(said, &why)
+		return nil, refusal(&oauth2.RetrieveError{Response: resp, ErrorCode: why.Code})
+	}
+	d := &oauth2.DeviceAuthResponse{}
+	if json.Unmarshal(said, d) != nil || d.DeviceCode == "" || len(d.DeviceCode) > maxDeviceCode ||
+		d.UserCode == "" || d.VerificationURI == "" {
+		return nil, errors.New("the provider's answer has no device code, user code or address")
+	}
+	if d.Expiry.IsZero() {
+		d.Expiry = time.Now().Add(flowLasts)
+	}
+	return d, nil
+}
+
+// finishDevice exchanges a device code for the person who has confirmed it; errPending and errSlower say to ask
+// again. The ID token needs no nonce: it comes from the provider itself, for a code that is good once and for nobody
+// without this client's secret, and it never leaves the service, so there is none that could be sent in again.
+func (o *OIDC) finishDevice(ctx context.Context, code string) (person, error) {
+	c, err := o.call(ctx)
+	if err != nil {
+		return person{}, err
+	}
+	defer c.leave()
+	c.RedirectURL = ""
+	t, err := c.Exchange(c.ctx, "", oauth2.SetAuthURLParam("device_code", code),
+		oauth2.SetAuthURLParam("grant_type", "urn:ietf:params:oauth:grant-type:device_code"))
+	var said *oauth2.RetrieveError
+	if errors.As(err, &said) {
+		switch said.ErrorCode {
+		case "authorization_pending":
+			return person{}, errPending
+		case "slow_down":
+			return person{}, errSlower
+		case "expired_token":
+			return person{}, errEnded
+		}
+	}
+	if err != nil {
+		return person{}, refusal(err)
+	}
+	raw, _ := t.Extra("id_token").(string)
+	id, err := o.verify(c, raw)
+	if err != nil {
+		return person{}, err
+	}
+	return o.person(c, t, id)
 }
 
 // person is who the provider says it is.
@@ -509,6 +615,77 @@ func (g *Guard) FinishOIDC(w http.ResponseWriter, r *http.Request) *NoRoleError 
 	}
 	http.Redirect(w, r, g.Base+f.Next, http.StatusSeeOther)
 	return nil
+}
+
+// SignInDevice begins a sign-in of the command line, or with its device_code, in JSON, answers it: 202 while the person
+// has not confirmed it, and then 204 and a session. The service keeps nothing of it: it ends when the provider says so.
+func (g *Guard) SignInDevice(w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Code string `json:"device_code"`
+	}
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&in)
+	switch {
+	case g.OIDC == nil:
+		refuse(w, hint.Errorf("sign in with a token", "%w: this service has no OpenID Connect provider",
+			errNoDevice))
+		return
+	case err != nil || len(in.Code) > maxDeviceCode:
+		refuse(w, hint.New("malformed", "expected JSON with nothing, or with a device_code"))
+		return
+	}
+	from := g.Proxies.client(r)
+	key := limited(from)
+	wait := g.OIDC.addresses.charge(key)
+	if wait == 0 && in.Code != "" {
+		wait = g.OIDC.polls.charge(nameOf(in.Code))
+	}
+	if wait > 0 {
+		g.refuse(w, r, &TooMany{"attempts to sign in", wait})
+		return
+	}
+	if in.Code == "" {
+		d, err := g.OIDC.beginDevice(r.Context())
+		if err != nil {
+			g.refuseDevice(w, from, err)
+			return
+		}
+		// This attempt stays counted, since the provider keeps it.
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(d)
+		return
+	}
+	who, err := g.OIDC.finishDevice(r.Context(), in.Code)
+	if err == nil || errors.Is(err, errPending) || errors.Is(err, errSlower) || errors.As(err, new(*NoRoleError)) {
+		g.OIDC.addresses.refund(key)
+	}
+	switch {
+	case errors.Is(err, errPending):
+		w.WriteHeader(http.StatusAccepted)
+		return
+	case errors.Is(err, errSlower):
+		g.refuse(w, r, &TooMany{"attempts to sign in", devicePoll})
+		return
+	case err != nil:
+		g.refuseDevice(w, from, err)
+		return
+	}
+	if err := g.beginSession(w, r, session{Caller: who.caller, Subject: who.subject}, who.refresh); err != nil {
+		g.refuse(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (g *Guard) refuseDevice(w http.ResponseWriter, from netip.Addr, err error) {
+	g.Log.Warn("nobody was signed in with OpenID Connect", "from", from, "error", err)
+	switch {
+	case errors.Is(err, errSilent):
+		err = hint.Errorf("sign in with a token meanwhile; the service's log says more", "%w", errSilent)
+	case errors.Is(err, errNoDevice), errors.Is(err, errEnded), errors.As(err, new(*NoRoleError)):
+	default:
+		err = errDenied
+	}
+	refuse(w, err)
 }
 
 // flowOf returns the sign-in that the browser has begun and the provider answers.

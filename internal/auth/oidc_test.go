@@ -48,6 +48,8 @@ type fakeProvider struct {
 	codes    map[string]url.Values // what was asked for, by the code that it gave
 	refresh  string                // the one that is good now
 	during   func()                // while it renews
+	devices  map[string]string     // what it says of a device code: an error, or "" when the person has confirmed it
+	device   map[string]any        // in place of its answer when a device begins; nil: it has no device flow
 	form     bool                  // it takes the client's secret in the form
 	insecure bool                  // its endpoint is not https
 	moved    bool                  // its endpoint leads to another site
@@ -64,7 +66,8 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 
 func newProvider(t *testing.T) *fakeProvider {
 	key := newKey(t)
-	return &fakeProvider{t: t, key: key, known: key, codes: map[string]url.Values{}, claims: map[string]any{}, during: func() {}}
+	return &fakeProvider{t: t, key: key, known: key, codes: map[string]url.Values{}, claims: map[string]any{}, during: func() {},
+		devices: map[string]string{}}
 }
 
 func (p *fakeProvider) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -87,6 +90,9 @@ func (p *fakeProvider) RoundTrip(r *http.Request) (*http.Response, error) {
 		if p.insecure {
 			found["token_endpoint"] = "http://login.example.com/token"
 		}
+		if p.device != nil {
+			found["device_authorization_endpoint"] = issuer + "/device"
+		}
 		if p.userinfo != nil {
 			found["userinfo_endpoint"] = issuer + "/userinfo"
 		}
@@ -95,16 +101,28 @@ func (p *fakeProvider) RoundTrip(r *http.Request) (*http.Response, error) {
 		say(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &p.known.PublicKey, KeyID: "k", Algorithm: "ES256", Use: "sig"}}})
 	case "/userinfo":
 		say(p.userinfo)
+	case "/device":
+		must(p.t, r.ParseForm())
+		if id, secret := p.secretOf(r); id != client || secret != "s3cret" || r.PostForm.Get("scope") != "openid profile email" {
+			w.WriteHeader(401)
+			say(map[string]any{"error": "invalid_client", "error_description": "no <b>" + secret})
+			break
+		}
+		code := rand.Text()
+		p.devices[code] = "authorization_pending"
+		answer := map[string]any{"device_code": code, "user_code": "WDJB-MJHT", "verification_uri": issuer + "/activate",
+			"expires_in": 300, "interval": 7}
+		maps.Copy(answer, p.device)
+		say(answer)
 	case "/token":
 		if p.moved {
 			http.Redirect(w, r, "https://evil.example/token", http.StatusTemporaryRedirect)
 			break
 		}
 		must(p.t, r.ParseForm())
-		id, secret, _ := r.BasicAuth()
-		if p.form {
-			id, secret = r.PostForm.Get("client_id"), r.PostForm.Get("client_secret")
-		}
+		id, secret := p.secretOf(r)
+		problem := "invalid_grant"
+		device := r.PostForm.Get("device_code")
 		asked, ok := p.codes[r.PostForm.Get("code")]
 		delete(p.codes, r.PostForm.Get("code"))
 		sum := sha256.Sum256([]byte(r.PostForm.Get("code_verifier")))
@@ -115,13 +133,21 @@ func (p *fakeProvider) RoundTrip(r *http.Request) (*http.Response, error) {
 			p.renewals.Add(1)
 			p.during()
 			ok = !p.refuses && r.PostForm.Get("refresh_token") == p.refresh
+		case r.PostForm.Get("grant_type") == "urn:ietf:params:oauth:grant-type:device_code":
+			var known bool
+			if problem, known = p.devices[device]; !known {
+				problem = "invalid_grant"
+			}
+			if ok = problem == "" && r.PostForm.Get("code") == "" && r.PostForm["redirect_uri"] == nil; ok {
+				delete(p.devices, device)
+			}
 		case asked.Get("redirect_uri") != r.PostForm.Get("redirect_uri") || asked.Get("code_challenge_method") != "S256" ||
 			asked.Get("code_challenge") != base64.RawURLEncoding.EncodeToString(sum[:]):
 			ok = false
 		}
 		if !ok {
 			w.WriteHeader(400)
-			say(map[string]any{"error": "invalid_grant", "error_description": "no <b>" + secret})
+			say(map[string]any{"error": problem, "error_description": "no <b>" + secret})
 			break
 		}
 		p.refresh = rand.Text()
@@ -136,6 +162,15 @@ func (p *fakeProvider) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer := w.Result()
 	answer.Request = r
 	return answer, nil
+}
+
+// secretOf returns how a client proves itself, in the way that the provider takes.
+func (p *fakeProvider) secretOf(r *http.Request) (id, secret string) {
+	if p.form {
+		return r.PostForm.Get("client_id"), r.PostForm.Get("client_secret")
+	}
+	id, secret, _ = r.BasicAuth()
+	return id, secret
 }
 
 // ServeHTTP is the provider on a network, where a browser too can reach it.
@@ -225,6 +260,7 @@ func provided(t *testing.T, p *fakeProvider, c Config) (*Guard, http.Handler) {
 	mux.HandleFunc("POST "+SignInPath, g.SignIn)
 	mux.HandleFunc("POST "+SignOutPath, g.SignOut)
 	mux.HandleFunc("GET "+OIDCStartPath, g.StartOIDC)
+	mux.HandleFunc("POST "+OIDCDevicePath, g.SignInDevice)
 	mux.HandleFunc("GET "+OIDCPath, func(w http.ResponseWriter, r *http.Request) {
 		if none := g.FinishOIDC(w, r); none != nil {
 			w.WriteHeader(403)
@@ -560,4 +596,149 @@ func TestAProviderThatIsDownStopsOnlyItsOwn(t *testing.T) {
 	expect.Equal(t, b.get(b.start(p)).Header().Get("Location"), "/messages?q=x", "when it is back")
 	g.OIDC = nil
 	expect.Equal(t, b.get("/").Code, 401, "with a session of a provider that the config has no more")
+}
+
+// post is what the command line sends to sign in, and then signed in.
+func (b *browser) post(path, body string) *httptest.ResponseRecorder {
+	return b.get(path, header(InterfaceHeader, "cli"), func(r *http.Request) {
+		r.Method, r.Body = "POST", io.NopCloser(strings.NewReader(body))
+	})
+}
+
+// begin begins a sign-in of the command line, which is answered with device's result.
+func (b *browser) begin(t *testing.T) (code string) {
+	t.Helper()
+	var d struct {
+		Device  string `json:"device_code"`
+		User    string `json:"user_code"`
+		URI     string `json:"verification_uri"`
+		Lasts   int    `json:"expires_in"`
+		Seconds int    `json:"interval"`
+	}
+	w := b.post(OIDCDevicePath, "{}")
+	must(t, json.Unmarshal(w.Body.Bytes(), &d))
+	if w.Code != 200 || d.Device == "" || d.User != "WDJB-MJHT" || d.URI != issuer+"/activate" || d.Lasts < 290 || d.Seconds != 7 {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	return d.Device
+}
+
+func (b *browser) device(code string) *httptest.ResponseRecorder {
+	return b.post(OIDCDevicePath, `{"device_code":"`+code+`"}`)
+}
+
+func TestTheCommandLineSignsInByABrowser(t *testing.T) {
+	for _, form := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newProvider(t)
+			p.form, p.device = form, map[string]any{}
+			_, h := provided(t, p, Config{})
+			b := newBrowser(h)
+			code := b.begin(t)
+			for range 50 { // as often as it likes, as long as it waits in between
+				expect.Equal(t, b.device(code).Code, 202, "before anybody has confirmed it")
+				time.Sleep(5 * time.Second)
+			}
+			p.devices[code] = "slow_down"
+			if w := b.device(code); w.Code != 429 || w.Header().Get("Retry-After") != "4" || len(b.kept) != 0 {
+				t.Errorf("too often: %d %v %v", w.Code, w.Header(), b.kept)
+			}
+			time.Sleep(10 * time.Second)
+			p.devices[code] = ""
+			w := b.device(code)
+			if w.Code != 204 || strings.Contains(w.Body.String(), "eyJ") {
+				t.Fatalf("%d %s", w.Code, w.Body)
+			}
+			expect.Equal(t, b.get("/", header(InterfaceHeader, "cli")).Body.String(),
+				"oidc:ann@example.com oidc operator cli 127.0.0.1 false", "who it is")
+			second := newBrowser(h)
+			time.Sleep(10 * time.Second)
+			expect.Equal(t, [2]int{second.device(code).Code, len(second.kept)}, [2]int{401, 0}, "the code again")
+			p.claims["groups"] = "readers"
+			time.Sleep(renewEvery)
+			expect.Equal(t, strings.Fields(b.get("/").Body.String())[2], "viewer", "the role after a renewal")
+			other := newBrowser(h)
+			code = other.begin(t)
+			p.devices[code] = ""
+			expect.Equal(t, other.device(code).Code, 204, "a second command line")
+			b.post(SignOutPath+"?everywhere=1", "")
+			expect.Equal(t, [2]int{b.get("/").Code, other.get("/").Code}, [2]int{401, 401}, "after signing out everywhere")
+		})
+	}
+}
+
+func TestADeviceLetsNobodyElseIn(t *testing.T) {
+	expired := func(p *fakeProvider) { p.claims["exp"] = time.Now().Add(-2 * time.Minute).Unix() }
+	for what, c := range map[string]struct {
+		change func(p *fakeProvider)
+		says   string // of the device code
+		code   int
+		want   string
+	}{
+		"refused by the person": {func(*fakeProvider) {}, "access_denied", 401, "the service's log says why"},
+		"too late":              {func(*fakeProvider) {}, "expired_token", 401, "not confirmed in time"},
+		"another audience":      {func(p *fakeProvider) { p.claims["aud"] = "shop" }, "", 401, "the service's log says why"},
+		"another party":         {func(p *fakeProvider) { p.claims["azp"] = "shop" }, "", 401, "the service's log says why"},
+		"another issuer":        {func(p *fakeProvider) { p.claims["iss"] = "https://evil.example" }, "", 401, "the service's log says why"},
+		"another key":           {func(p *fakeProvider) { p.key = newKey(p.t) }, "", 401, "the service's log says why"},
+		"an old ID token":       {expired, "", 401, "the service's log says why"},
+		"no role":               {func(p *fakeProvider) { p.claims["groups"] = "staff" }, "", 403, "oidc:ann@example.com is in no group that has a role (on-call, readers); ask ops@example.com"},
+		"down":                  {func(p *fakeProvider) { p.down = true }, "", 503, "the OpenID Connect provider does not answer"},
+		"moved":                 {func(p *fakeProvider) { p.moved = true }, "", 401, "the service's log says why"},
+	} {
+		p := newProvider(t)
+		p.device = map[string]any{}
+		_, h := provided(t, p, Config{})
+		b := newBrowser(h)
+		code := b.begin(t)
+		p.devices[code] = c.says
+		c.change(p)
+		if w := b.device(code); w.Code != c.code || !strings.Contains(w.Body.String(), c.want) || len(b.kept) != 0 ||
+			strings.Contains(w.Body.String(), "s3cret") {
+			t.Errorf("%s: %d %s %v", what, w.Code, w.Body, b.kept)
+		}
+	}
+	for what, c := range map[string]struct {
+		device map[string]any
+		body   string
+		code   int
+		want   string
+	}{
+		"a provider without":  {nil, "{}", 404, `"hint":"sign in with a token, or allow the device flow at the provider`},
+		"without a code":      {map[string]any{"device_code": ""}, "{}", 401, "the service's log says why"},
+		"with a long code":    {map[string]any{"device_code": strings.Repeat("x", maxDeviceCode+1)}, "{}", 401, "log says why"},
+		"a long code":         {map[string]any{}, `{"device_code":"` + strings.Repeat("x", maxDeviceCode+1) + `"}`, 400, "malformed"},
+		"no JSON":             {map[string]any{}, "device_code=x", 400, "malformed"},
+		"one that nobody has": {map[string]any{}, `{"device_code":"x"}`, 401, "log says why"},
+	} {
+		p := newProvider(t)
+		p.device = c.device
+		_, h := provided(t, p, Config{})
+		if w := newBrowser(h).post(OIDCDevicePath, c.body); w.Code != c.code || !strings.Contains(w.Body.String(), c.want) {
+			t.Errorf("%s: %d %s", what, w.Code, w.Body)
+		}
+	}
+	p := newProvider(t)
+	p.device = map[string]any{}
+	g, h := provided(t, p, Config{})
+	expect.Equal(t, newBrowser(h).get(OIDCDevicePath, func(r *http.Request) { r.Method = "POST" },
+		header("Sec-Fetch-Site", "cross-site")).Code, 403, "a page of another site begins one")
+	b := newBrowser(h)
+	code := b.begin(t)
+	p.calls.Store(0)
+	for range 10 {
+		b.device(code)
+	}
+	expect.Equal(t, p.calls.Load(), 2, "how often the provider is asked about a code at once")
+	for range 100 {
+		b.post(OIDCDevicePath, "{}")
+	}
+	if n := len(p.devices); n > 31 {
+		t.Errorf("one address has begun %d sign-ins", n)
+	}
+	if w := b.post(OIDCDevicePath, "{}"); w.Code != 429 || w.Header().Get("Retry-After") == "" {
+		t.Errorf("beyond that: %d %v", w.Code, w.Header())
+	}
+	g.OIDC = nil
+	expect.Equal(t, b.post(OIDCDevicePath, "{}").Code, 404, "a service without a provider")
 }

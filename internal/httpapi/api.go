@@ -40,6 +40,7 @@ type Guard interface {
 	Handler(next http.Handler) http.Handler
 	SignIn(w http.ResponseWriter, r *http.Request)
 	SignOut(w http.ResponseWriter, r *http.Request)
+	SignInDevice(w http.ResponseWriter, r *http.Request)
 }
 
 // Config has the parts of an API.

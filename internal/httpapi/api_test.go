@@ -107,8 +107,9 @@ func (believing) Handler(next http.Handler) http.Handler {
 	})
 }
 
-func (believing) SignIn(http.ResponseWriter, *http.Request)  {}
-func (believing) SignOut(http.ResponseWriter, *http.Request) {}
+func (believing) SignIn(http.ResponseWriter, *http.Request)       {}
+func (believing) SignOut(http.ResponseWriter, *http.Request)      {}
+func (believing) SignInDevice(http.ResponseWriter, *http.Request) {}
 
 func as(c auth.Caller) func(*http.Request) {
 	text, err := json.Marshal(c)
@@ -340,6 +341,7 @@ var rules = map[string]rule{
 	"GET /api/v1/openapi.json":       {ask: path(v1 + "/openapi.json"), ok: 200},
 	"POST " + auth.SignInPath:        {ask: func(*scene) (string, string) { return auth.SignInPath, `{"token":"redrive_wrong"}` }, ok: 401},
 	"POST " + auth.SignOutPath:       {ask: path(auth.SignOutPath), ok: 303},
+	"POST " + auth.OIDCDevicePath:    {ask: func(*scene) (string, string) { return auth.OIDCDevicePath, "{}" }, ok: 404},
 	"GET /api/v1/me":                 {ask: path(v1 + "/me"), least: auth.Viewer, ok: 200},
 	"GET /api/v1/overview":           {ask: path(v1 + "/overview"), least: auth.Viewer, ok: 200},
 	"GET /api/v1/messages":           {ask: path(v1 + "/messages?q=state:parked"), least: auth.Viewer, ok: 200},

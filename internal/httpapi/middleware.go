@@ -57,7 +57,7 @@ func (a *API) headersAndLimits(next http.Handler) http.Handler {
 		c := http.NewResponseController(w)
 		if r.Body != nil && r.Body != http.NoBody {
 			first := a.Idle
-			if r.URL.Path == auth.SignInPath {
+			if r.URL.Path == auth.SignInPath || r.URL.Path == auth.OIDCDevicePath {
 				first = min(first, a.Unauthenticated)
 			}
 			r.Body = &boundedBody{r.Body, c, r.ProtoMajor > 1, a.Idle, first}
@@ -259,6 +259,7 @@ func NewBounds() Bounds {
 var loads = map[string]load{
 	"GET /healthz": small, "GET /readyz": small, "GET /metrics": list,
 	"POST " + auth.SignInPath: small, "POST " + auth.SignOutPath: small,
+	"POST " + auth.OIDCDevicePath: small,
 
 	"GET /api/v1/openapi.json": list, "GET /api/v1/me": small, "GET /api/v1/overview": list,
 	"GET /api/v1/policies": list,

@@ -402,6 +402,7 @@ func (a *API) callerRoutes() {
 
 	a.handle("POST "+auth.SignInPath, http.HandlerFunc(a.Guard.SignIn))
 	a.handle("POST "+auth.SignOutPath, http.HandlerFunc(a.Guard.SignOut))
+	a.handle("POST "+auth.OIDCDevicePath, http.HandlerFunc(a.Guard.SignInDevice))
 
 	handle(a, route(http.MethodGet, "/tokens", "tokens", "Callers", "Tokens, without their secrets"),
 		func(ctx context.Context, c auth.Caller, _ *none) (TokenList, error) {
