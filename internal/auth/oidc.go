@@ -68,7 +68,7 @@ type OIDCConfig struct {
 	Name       string // the provider's, for people
 	Contact    string // whom to ask for a role
 	Scopes     []string
-	Claim      string           // the claim with the groups
+	Claim      string           // the claim with the groups, or a path to it
 	Groups     map[string]Grant // by group
 }
 
@@ -474,7 +474,8 @@ func (o *OIDC) person(by *call, t *oauth2.Token, id *oidc.IDToken) (person, erro
 			return person{}, fmt.Errorf("the ID token: %w", err)
 		}
 	}
-	if all[o.Claim] == nil && by.UserInfoEndpoint() != "" {
+	in := claim(all, o.Claim)
+	if in == nil && by.UserInfoEndpoint() != "" {
 		info, err := by.UserInfo(by.ctx, oauth2.StaticTokenSource(t))
 		if err != nil {
 			return person{}, fmt.Errorf("%w: its userinfo: %.300w", errSilent, err)
@@ -486,15 +487,11 @@ func (o *OIDC) person(by *call, t *oauth2.Token, id *oidc.IDToken) (person, erro
 		if err := info.Claims(&more); err != nil {
 			return person{}, fmt.Errorf("the provider's userinfo: %w", err)
 		}
+		in = claim(more, o.Claim)
 		maps.Copy(more, all)
 		all = more
 	}
-	text := func(claim string) (s string) {
-		if json.Unmarshal(all[claim], &s) != nil || !shown(s) {
-			return ""
-		}
-		return s
-	}
+	text := func(claim string) string { return shownText(all[claim]) }
 	subject, name := text("sub"), ""
 	verified := strings.Trim(string(all["email_verified"]), `"`) == "true"
 	switch email, preferred := text("email"), text("preferred_username"); {
@@ -511,11 +508,37 @@ func (o *OIDC) person(by *call, t *oauth2.Token, id *oidc.IDToken) (person, erro
 		name = subject
 	}
 	var groups []string
-	if json.Unmarshal(all[o.Claim], &groups) != nil {
-		groups = []string{text(o.Claim)}
+	if json.Unmarshal(in, &groups) != nil {
+		groups = []string{shownText(in)}
 	}
 	c, err := member("oidc", name, groups, o.Groups, o.Contact)
 	return person{c, subject, t.RefreshToken}, err
+}
+
+// claim returns the claim of a name, or of a path with dots where no claim has the whole name, as in Keycloak's
+// resource_access.CLIENT.roles; nil is none.
+func claim(all map[string]json.RawMessage, name string) json.RawMessage {
+	if found := all[name]; found != nil {
+		return found
+	}
+	for i := range name {
+		var within map[string]json.RawMessage
+		if name[i] != '.' || json.Unmarshal(all[name[:i]], &within) != nil {
+			continue
+		}
+		if found := claim(within, name[i+1:]); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+// shownText returns a text in JSON that can be shown; "" is none.
+func shownText(value json.RawMessage) (s string) {
+	if json.Unmarshal(value, &s) != nil || !shown(s) {
+		return ""
+	}
+	return s
 }
 
 // shown reports whether a name can be shown and logged as it is.

@@ -481,6 +481,39 @@ func TestRolesOfGroups(t *testing.T) {
 	}
 }
 
+func TestGroupsInNestedClaims(t *testing.T) {
+	type claims = map[string]any
+	readers, onCall := claims{"roles": []string{"readers"}}, claims{"roles": "on-call"}
+	for what, c := range map[string]struct {
+		path             string
+		claims, userinfo claims
+		want             string // the role; "": none
+	}{
+		"Keycloak's realm":       {"realm_access.roles", claims{"realm_access": readers}, nil, "viewer"},
+		"a text":                 {"realm_access.roles", claims{"realm_access": onCall}, nil, "operator"},
+		"a client with dots":     {"resource_access.my.client.roles", claims{"resource_access": claims{"my": readers, "my.client": onCall}}, nil, "operator"},
+		"the whole name":         {"realm_access.roles", claims{"realm_access.roles": "on-call", "realm_access": readers}, nil, "operator"},
+		"a URL":                  {"https://example.com/groups", claims{"https://example.com/groups": "readers"}, nil, "viewer"},
+		"of userinfo":            {"realm_access.roles", claims{"realm_access": claims{"x": 1}}, claims{"sub": "42", "realm_access": readers}, "viewer"},
+		"no such path":           {"realm_access.roles", claims{"realm_access": claims{"x": readers}}, nil, ""},
+		"a text on the way":      {"realm_access.roles", claims{"realm_access": "roles"}, nil, ""},
+		"a list on the way":      {"realm_access.roles", claims{"realm_access": []any{readers}}, nil, ""},
+		"an object at its end":   {"realm_access", claims{"realm_access": readers}, nil, ""},
+		"nothing but the groups": {"realm_access.roles", claims{}, nil, ""},
+	} {
+		p := newProvider(t)
+		p.userinfo = c.userinfo
+		maps.Copy(p.claims, c.claims)
+		g, h := provided(t, p, Config{})
+		g.OIDC.Claim = c.path
+		b := newBrowser(h)
+		b.get(b.start(p))
+		if who := strings.Fields(b.get("/").Body.String()); c.want != "" && (len(who) < 3 || who[2] != c.want) || c.want == "" && len(b.kept) > 0 {
+			t.Errorf("%s: %q, want %q", what, who, c.want)
+		}
+	}
+}
+
 // A session goes on as long as the provider says so, with the role of now.
 func TestSessionsAreRenewed(t *testing.T) {
 	for what, c := range map[string]struct {
@@ -635,9 +668,9 @@ func TestTheCommandLineSignsInByABrowser(t *testing.T) {
 			_, h := provided(t, p, Config{})
 			b := newBrowser(h)
 			code := b.begin(t)
-			for range 50 { // as often as it likes, as long as it waits in between
+			for range 200 { // as often as it likes, as long as it waits in between
 				expect.Equal(t, b.device(code).Code, 202, "before anybody has confirmed it")
-				time.Sleep(5 * time.Second)
+				time.Sleep(devicePoll)
 			}
 			p.devices[code] = "slow_down"
 			if w := b.device(code); w.Code != 429 || w.Header().Get("Retry-After") != "4" || len(b.kept) != 0 {

@@ -237,7 +237,7 @@ func (c *Config) oidc() key {
 		row("name", &o.Name, text("a name for people")),
 		row("contact", &o.Contact, text("whom to ask for a role")),
 		row("scopes", &o.Scopes, texts("a list of scopes, such as [profile, email, groups, offline_access]", "")),
-		row("groups", &o.Claim, text("the claim with the groups of a person")),
+		row("groups", &o.Claim, text("the claim with the groups of a person, or a path such as realm_access.roles")),
 		row("roles", &o.Groups, roles(expectedGroups, "a group", false, groupGrant(c.groupVHosts))).
 			of(".NAME", groupGrant(map[string][]string{})("", &auth.Grant{})),
 	).settable().
