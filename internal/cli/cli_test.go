@@ -3,6 +3,9 @@ package cli_test
 import (
 	"bufio"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
@@ -10,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -24,6 +28,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/go-jose/go-jose/v4"
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -64,7 +69,7 @@ func params(files ...string) testscript.Params {
 			e.Setenv("REDRIVE_ADDRESS", nowhere)
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "await": await, "signal": send, "harmless": isHarmless, "certificate": certificate, "fetch": fetch},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "await": await, "signal": send, "harmless": isHarmless, "certificate": certificate, "fetch": fetch, "provider": provider},
 	}
 }
 
@@ -263,6 +268,68 @@ func certificate(ts *testscript.TestScript, _ bool, args []string) {
 	for i, block := range []*pem.Block{{Type: "CERTIFICATE", Bytes: proof.Certificate().Raw}, {Type: "PRIVATE KEY", Bytes: key}} {
 		ts.Check(os.WriteFile(ts.MkAbs(args[i]), pem.EncodeToMemory(block), 0o600))
 	}
+}
+
+// provider starts an OpenID Connect provider, https://example.com, that only the proxy $PROXY leads to. There a
+// person confirms each sign-in of a device at once.
+func provider(ts *testscript.TestScript, _ bool, _ []string) {
+	const at = "https://example.com"
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ts.Check(err)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key, KeyID: "k"}}, nil)
+	ts.Check(err)
+	say := func(of func() any) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(of())
+		}
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/.well-known/openid-configuration", say(func() any {
+		return map[string]any{"issuer": at, "authorization_endpoint": at + "/authorize", "token_endpoint": at + "/token", "jwks_uri": at + "/keys",
+			"device_authorization_endpoint": at + "/device", "id_token_signing_alg_values_supported": []string{"ES256"}}
+	}))
+	mux.Handle("/keys", say(func() any {
+		return jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "k", Algorithm: "ES256", Use: "sig"}}}
+	}))
+	mux.Handle("/device", say(func() any {
+		return map[string]any{"device_code": uuid.NewString(), "user_code": "WDJB-MJHT", "verification_uri": at + "/activate",
+			"verification_uri_complete": at + "/activate?user_code=WDJB-MJHT" + "\x1b", "expires_in": 60, "interval": 1}
+	}))
+	mux.Handle("/token", say(func() any {
+		claims, err := json.Marshal(map[string]any{"iss": at, "aud": "redrive", "sub": "42", "exp": time.Now().Add(time.Minute).Unix(),
+			"email": "ann@example.com", "email_verified": true, "realm_access": map[string]any{"roles": []string{"platform"}}})
+		ts.Check(err)
+		signed, err := signer.Sign(claims)
+		ts.Check(err)
+		id, err := signed.CompactSerialize()
+		ts.Check(err)
+		return map[string]any{"access_token": "a", "token_type": "Bearer", "id_token": id}
+	}))
+	secure := httptest.NewTLSServer(mux)
+	ts.Defer(secure.Close)
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodConnect || r.Host != "example.com:443" {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		to, err := net.Dial("tcp", secure.Listener.Addr().String())
+		if err != nil {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		w.WriteHeader(http.StatusOK)
+		from, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			_ = to.Close()
+			return
+		}
+		go func() { _, _ = io.Copy(to, from); _ = to.Close() }()
+		_, _ = io.Copy(from, to)
+		_ = from.Close()
+	}))
+	ts.Defer(proxy.Close)
+	ts.Setenv("PROXY", proxy.URL)
 }
 
 // exits CODE COMMAND...: runs it, which must end with the exit code.

@@ -20,8 +20,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/query"
 )
 
-// withAddress adds the flags that say which service to ask. Credentials come from the
-// environment only: every user of the machine can read arguments.
+// withAddress adds the flags that say which service to ask. Credentials are no flags: every user of the machine can
+// read arguments.
 func (p *program) withAddress(c *cobra.Command) *cobra.Command {
 	address := cmp.Or(p.getenv("REDRIVE_ADDRESS"), config.Default().Listen)
 	c.Flags().StringVar(&p.address, "address", address,
@@ -73,7 +73,16 @@ func (p *program) report(ctx context.Context, action string, queues []string) {
 	}
 }
 
+// client signs in as the environment says, or else with what `redrive login` has kept.
 func (p *program) client() (httpapi.Client, error) {
+	client, err := p.environment()
+	if err != nil || client.Token+client.User != "" {
+		return client, err
+	}
+	return withLogin(client)
+}
+
+func (p *program) environment() (httpapi.Client, error) {
 	return httpapi.NewClient(p.serviceAddress(), func(name string) string {
 		if name == "REDRIVE_CA_FILE" && p.caFile != "" {
 			return p.caFile

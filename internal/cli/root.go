@@ -123,7 +123,7 @@ Data goes to standard output, everything else to standard error.
 		{"act", "Act:", append(p.verbs(), p.edit(), p.pause(), p.resume(), p.breaker(),
 			p.adopt(), p.unadopt(), p.allowReplays(), p.ops(), p.export(), p.importing())},
 		{"service", "The service:", []*cobra.Command{p.serve(), p.check(), p.rules(), p.simulate(), p.notify(),
-			p.token(), p.audit(), p.snapshot(), p.store(), p.demo(), p.versionCommand()}},
+			p.login(), p.logout(), p.token(), p.audit(), p.snapshot(), p.store(), p.demo(), p.versionCommand()}},
 		{"rabbitmq", "RabbitMQ:", []*cobra.Command{p.enroll(), p.unenroll(), p.move(), p.topology(), p.doctor(),
 			p.permissions()}},
 	} {

@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/oauth2"
+
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/connect"
@@ -31,8 +33,8 @@ import (
 type Client struct {
 	// Addr is host:port, asked without TLS, or a URL: https://redrive.example:8250.
 	Addr string
-	// Token signs in; or User with Password.
-	Token, User, Password string
+	// Token signs in; or User with Password; or Session, a cookie that FinishDevice has returned.
+	Token, User, Password, Session string
 	// Insecure sends them without TLS beyond this machine too.
 	Insecure bool
 	// HTTP does the calls; nil: one with the system's certificates.
@@ -97,11 +99,19 @@ func (c Client) base() (*url.URL, error) {
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
 		return nil, fmt.Errorf("%q is no address of a service: expected host:port or https://host:port", c.Addr)
 	}
-	if (c.Token != "" || c.User != "") && u.Scheme == "http" && !c.Insecure && !auth.Loopback(u.Host) {
-		return nil, hint.Errorf("use https://, or set REDRIVE_INSECURE=1 where the network may read it",
-			"a token or password is not sent to %s without TLS", u.Host)
+	if c.Token+c.User+c.Session != "" {
+		return u, c.private(u)
 	}
 	return u, nil
+}
+
+// private returns why others could read what signs in.
+func (c Client) private(u *url.URL) error {
+	if u.Scheme == "http" && !c.Insecure && !auth.Loopback(u.Host) {
+		return hint.Errorf("use https://, or set REDRIVE_INSECURE=1 where the network may read it",
+			"a token or password is not sent to %s without TLS", u.Host)
+	}
+	return nil
 }
 
 // request is a call to make.
@@ -144,6 +154,8 @@ func (c Client) do(ctx context.Context, r request) (*http.Response, error) {
 		req.Header.Set("Authorization", "Bearer "+c.Token)
 	case c.User != "":
 		req.SetBasicAuth(c.User, c.Password)
+	case c.Session != "":
+		req.Header.Set("Cookie", c.Session)
 	}
 	h := http.Client{}
 	if c.HTTP != nil {
@@ -178,6 +190,9 @@ func (c Client) errorOf(resp *http.Response) error {
 	}
 	if p.Status = resp.StatusCode; p.Code == "" {
 		p.Code = codeOf(p.Status)
+	}
+	if p.Hint == "" && errors.Is(p, auth.ErrSignIn) {
+		p.Hint = "redrive login, or set REDRIVE_TOKEN"
 	}
 	return fmt.Errorf("the service at %s says %s: %w", c.Addr, resp.Status, p)
 }
@@ -460,6 +475,52 @@ func (c Client) Report(ctx context.Context, r actions.Report) error {
 // Me is who the service takes the caller for.
 func (c Client) Me(ctx context.Context) (m Me, err error) {
 	return m, c.call(ctx, http.MethodGet, v1+"/me", nil, nil, &m)
+}
+
+// BeginDevice begins a sign-in that a person confirms in a browser.
+func (c Client) BeginDevice(ctx context.Context) (d oauth2.DeviceAuthResponse, err error) {
+	u, err := c.base()
+	if err == nil {
+		err = c.private(u)
+	}
+	if err != nil {
+		return d, err
+	}
+	return d, c.call(ctx, http.MethodPost, auth.OIDCDevicePath, nil, struct{}{}, &d)
+}
+
+// FinishDevice returns the session of who has confirmed the sign-in; "" while nobody has. ErrTooMany says to ask less
+// often.
+func (c Client) FinishDevice(ctx context.Context, code string) (session string, err error) {
+	in, err := json.Marshal(map[string]string{"device_code": code})
+	if err != nil {
+		return "", err
+	}
+	resp, err := c.do(ctx, request{method: http.MethodPost, path: auth.OIDCDevicePath, body: bytes.NewReader(in),
+		contentType: "application/json"})
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	for _, cookie := range resp.Cookies() {
+		if cookie.Value != "" && cookie.MaxAge > 0 {
+			return cookie.Name + "=" + cookie.Value, nil
+		}
+	}
+	if resp.StatusCode != http.StatusAccepted {
+		return "", fmt.Errorf("what answers at %s does not speak like Redrive: there is no session", c.Addr)
+	}
+	return "", nil
+}
+
+// SignOut ends the session.
+func (c Client) SignOut(ctx context.Context) error {
+	var p *Problem
+	err := c.call(ctx, http.MethodPost, auth.SignOutPath, nil, nil, nil)
+	if errors.As(err, &p) && p.Status == http.StatusSeeOther { // as the page needs it
+		return nil
+	}
+	return err
 }
 
 // Tokens that were made, without their secrets.
