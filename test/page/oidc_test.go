@@ -6,9 +6,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 
+	"github.com/redrive-mq/redrive/internal/cli"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
 
@@ -50,6 +55,23 @@ func TestSigningInAtAProvider(t *testing.T) {
 	}
 	b.says("header", "oidc:ann")
 	b.follow(`form[action$="/signout"] button`, `a[href*="/signin/oidc/start"]`)
+
+	// The command line, confirmed in the browser.
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	var said brokertest.Output
+	done := make(chan int, 1)
+	go func() { done <- cli.Run(t.Context(), []string{"login", s.base}, &said, &said, cli.Build{}) }()
+	confirmAt := regexp.MustCompile(`Open (http\S+user_code=[\w-]+)`)
+	brokertest.Eventually(t, "it says where to confirm", func() bool { return confirmAt.MatchString(said.String()) })
+	b = newTab(t, provider)
+	b.open(strings.TrimPrefix(confirmAt.FindStringSubmatch(said.String())[1], provider))
+	b.follow("#confirm", "#enter")
+	b.write("#name", "ann")
+	b.follow("#enter", "#confirmed")
+	expect.Equal(t, <-done, 0, "login ends with")
+	if !strings.Contains(said.String(), "as oidc:ann (ann) (operator).") {
+		t.Error(said.String())
+	}
 }
 
 // startProvider runs testdata/provider.mjs until the test ends.

@@ -3,11 +3,17 @@
 import http from "node:http";
 const [, , modules, port, redirect] = process.argv;
 const { default: Provider } = await import(`${modules}/oidc-provider/lib/index.js`);
+const html = (body) => `<!doctype html><html lang="en"><title>Provider</title><link rel="icon" href="data:,">${body}`;
 const provider = new Provider(`http://127.0.0.1:${port}`, {
-  clients: [{ client_id: "redrive", client_secret: "secret", redirect_uris: [redirect] }],
+  clients: [{ client_id: "redrive", client_secret: "secret", redirect_uris: [redirect],
+    grant_types: ["authorization_code", "urn:ietf:params:oauth:grant-type:device_code"] }],
   claims: { openid: ["sub"], profile: ["preferred_username"], groups: ["groups"] },
   conformIdTokenClaims: false, // they are in the ID token
-  features: { devInteractions: { enabled: false } },
+  features: { devInteractions: { enabled: false }, deviceFlow: { enabled: true,
+    userCodeConfirmSource(ctx, form) {
+      ctx.body = html(`${form}<button id="confirm" form="op.deviceConfirmForm">Confirm</button>`);
+    },
+    successSource(ctx) { ctx.body = html("<p id=confirmed>Confirmed"); } } },
   interactions: { url: (_, interaction) => `/as/${interaction.uid}` },
   findAccount: (_, id) => ({
     accountId: id,
@@ -27,6 +33,5 @@ http.createServer(async (req, res) => {
   const name = url.searchParams.get("name");
   if (!url.pathname.startsWith("/as/")) answer(req, res);
   else if (name) await provider.interactionFinished(req, res, { login: { accountId: name } });
-  else res.setHeader("content-type", "text/html").end(`<!doctype html><html lang="en"><title>Provider</title>
-    <link rel="icon" href="data:,"><form><input name="name" id="name"><button id="enter">Enter</button></form>`);
+  else res.setHeader("content-type", "text/html").end(html(`<form><input name="name" id="name"><button id="enter">Enter</button></form>`));
 }).listen(port, "127.0.0.1", () => console.log("listening"));
