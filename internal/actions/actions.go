@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -220,6 +221,24 @@ func (a *Actions) Logged(by auth.Caller, did, on, why string, do func() error) e
 	err = do()
 	end(err, 0)
 	return err
+}
+
+// Show returns a message as it is, unmasked, once the audit log has who asked for it and why.
+func (a *Actions) Show(ctx context.Context, by auth.Caller, id, reason string) (inspect.Detail, error) {
+	end := func(error, int64) {}
+	d, err := a.Inspect.Unmasked(ctx, by, id, func(r *store.Record) error {
+		if reason = strings.TrimSpace(reason); reason == "" {
+			return fmt.Errorf("%w: say for which reason: the audit log has it", inspect.ErrInvalid)
+		}
+		begun, err := a.Begin(by, "show", r.Queue+": "+r.ID.String(), 1, reason)
+		if err == nil {
+			end = begun
+		}
+		return err
+	})
+	a.refused(by, "show", id, err)
+	end(err, 1)
+	return d, err
 }
 
 func auditLine(by auth.Caller, did, on string, count int64, why string) audit.Entry {

@@ -694,3 +694,54 @@ func TestAnEditOfWhatIsMasked(t *testing.T) {
 		}
 	})
 }
+
+// Who may see a message whole does so once the audit log has the reason, and in no other way.
+func TestAMaskedMessageIsShownForAReason(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		rules := mask.New([]mask.Entry{{Patterns: []string{"/s3cret/"}}}, mask.DefaultBodies(), auth.Operator)
+		d.Inspector.Config.Mask = func() *mask.Rules { return rules }
+		r, same := editable(`{"iban": "s3cret"}`), editable(`{}`)
+		same.ID, r.Error, same.Error, r.Message.Headers["token"] = r.ID, "s3cret", "s3cret too", "s3cret"
+		d.add(t, r)
+		operator, id := inspecttest.Caller(auth.Operator), r.ID.String()
+		for _, c := range []struct {
+			what, id, why string
+			by            auth.Caller
+			full, want    error
+			entries       string // that it adds
+		}{
+			{"a viewer", id, "why", inspecttest.Caller(auth.Viewer), nil, auth.ErrForbidden, "[ann show " + id + " 0: refused: "},
+			{"an editor", id, "why", inspecttest.Caller(auth.Editor), nil, auth.ErrForbidden, "[ann show " + id + " 0: refused: "},
+			{"nobody", id, "why", inspecttest.Caller(auth.NoRole), nil, auth.ErrSignIn, "[]"},
+			{"without a reason", id, " \n", operator, nil, inspect.ErrInvalid, "[]"},
+			{"a long reason", id, strings.Repeat("x", 501), operator, nil, inspect.ErrInvalid, "[]"},
+			{"of another queue", id, "why", inspecttest.Caller(auth.Operator, "mail"), nil, inspect.ErrNotFound, "[]"},
+			{"no such message", "nothing", "why", operator, nil, inspect.ErrNotFound, "[]"},
+			{"without a log", id, "why", operator, store.ErrFull, actions.ErrNoAudit, "[]"},
+			{"who may", id, " ticket 7 ", operator, nil, nil, "[ann show orders: " + id + " 1 ticket 7: done 1]"},
+			{"who sees all", id, "why", inspecttest.Caller(auth.Admin), nil, nil, "[ann show orders: " + id + " 1 why: done 1]"},
+		} {
+			before := len(d.audit.All())
+			d.audit.Full = c.full
+			m, err := d.Show(ctx, c.by, c.id, c.why)
+			d.audit.Full = nil
+			expect.Err(t, err, c.want, "%s", c.what)
+			if added := fmt.Sprint(d.audit.All()[before:]); !strings.HasPrefix(added, c.entries) || strings.Contains(added, "s3cret") {
+				t.Errorf("%s: the audit log has %s, want %s", c.what, added, c.entries)
+			}
+			shown, _ := json.Marshal(m)
+			if want := 4; err == nil && strings.Count(string(shown), "s3cret") < want || err == nil && m.Body.Masked != "" ||
+				err != nil && strings.Contains(string(shown)+err.Error(), "s3cret") {
+				t.Errorf("%s: %s, %v", c.what, shown, err)
+			}
+		}
+		d.add(t, same)
+		m, err := d.Show(ctx, operator, id, "why")
+		if err != nil || len(m.SameID) != 1 || !strings.Contains(m.SameID[0].Error, mask.Hidden) {
+			t.Errorf("another with its id: %+v, %v", m.SameID, err)
+		}
+		if m, err := d.Inspector.Message(ctx, operator, id); err != nil || !m.Showable || m.Body.Masked == "" {
+			t.Errorf("later it is %+v, %v", m, err)
+		}
+	})
+}

@@ -36,6 +36,7 @@ import (
 	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/cli"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/interrupt"
 	"github.com/redrive-mq/redrive/policy"
@@ -457,6 +458,38 @@ func TestColumnsOfMessages(t *testing.T) {
 	}
 	if _, errOut := run(t, 2, "messages", "list", "--address", service.URL, "--columns", "qeue"); !strings.Contains(errOut, `did you mean "queue"?`) {
 		t.Error(errOut)
+	}
+}
+
+// What is masked is asked for once, with a reason.
+func TestAMaskedMessageIsAskedFor(t *testing.T) {
+	var asked string
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		asked = r.Method + " " + r.URL.Path + " " + string(body)
+		_ = json.NewEncoder(w).Encode(inspect.Detail{Message: inspect.Message{ID: "an-id"}, Body: &decode.Result{Format: "text", Text: "s3cret"}})
+	}))
+	defer service.Close()
+	show := []string{"messages", "show", "an-id", "--address", service.URL}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{nil, 0, "GET /api/v1/messages/an-id "},
+		{[]string{"--unmask", "--reason", "ticket 7"}, 0, `POST /api/v1/messages/an-id/show {"reason":"ticket 7"}`},
+		{[]string{"--unmask", "--reason", "ticket 7", "--body", "decoded"}, 0, `POST /api/v1/messages/an-id/show {"reason":"ticket 7"}`},
+		{[]string{"--unmask"}, 2, ""},
+		{[]string{"--unmask", "--reason", " "}, 2, ""},
+		{[]string{"--reason", "ticket 7"}, 2, ""},
+		{[]string{"--unmask", "--reason", "ticket 7", "--body", "raw"}, 2, ""},
+		{[]string{"--unmask", "--reason", "ticket 7", "--watch"}, 2, ""},
+	} {
+		asked = ""
+		out, _ := run(t, c.code, append(show, c.args...)...)
+		if asked != c.want || strings.Contains(out, "s3cret") != (c.code == 0) {
+			t.Errorf("%q asks for %q, want %q, and shows %s", c.args, asked, c.want, out)
+		}
 	}
 }
 

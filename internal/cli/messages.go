@@ -126,23 +126,36 @@ func fetchMessages(
 }
 
 func (p *program) messagesShow() *cobra.Command {
-	var body string
+	var body, reason string
+	var unmask bool
 	c := p.withClient(&cobra.Command{
 		Use:   "show ID",
 		Short: "Show one message in full: its failures, why it waits, headers, decoded body",
 		Long: `Headers that RabbitMQ wrote are apart from those that any publisher could have written.
 
 --body shows the body alone: raw, its bytes as they are (never to a terminal); decoded, as
-text; hex.`,
+text; hex.
+
+--unmask shows what is masked too, to roles in auth.show: the audit log has who, and --reason.`,
 		Example: "  redrive messages show 0198f0a0-0000-7000-8000-000000000001 --body raw > order.bin",
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
 		switch {
+		case unmask && (strings.TrimSpace(reason) == "" || body == "raw" || body == "hex" || p.watching):
+			return fmt.Errorf("--unmask needs a --reason, and shows the decoded body, once: %w", errUsage)
+		case !unmask && reason != "":
+			return fmt.Errorf("--reason is for --unmask: %w", errUsage)
 		case body == "raw" || body == "hex":
 			return p.writeBody(ctx, client, args[0], body)
 		case body != "" && body != "decoded":
 			return fmt.Errorf("--body %q: expected raw, decoded or hex: %w", body, errUsage)
 		}
-		m, err := client.Message(ctx, args[0])
+		var m inspect.Detail
+		var err error
+		if unmask {
+			m, err = client.Show(ctx, args[0], reason)
+		} else {
+			m, err = client.Message(ctx, args[0])
+		}
 		if err != nil {
 			return err
 		}
@@ -159,6 +172,8 @@ text; hex.`,
 		})
 	})
 	c.Flags().StringVar(&body, "body", "", "the body alone: raw, decoded or hex")
+	c.Flags().BoolVar(&unmask, "unmask", false, "also what is masked for your role")
+	c.Flags().StringVar(&reason, "reason", "", "why, for the audit log")
 	_ = c.RegisterFlagCompletionFunc("body", cobra.FixedCompletions(bodies, noFiles))
 	return p.watched(p.withFormats(c, "table", "json", "jsonl", "yaml", "name"))
 }

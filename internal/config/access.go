@@ -32,7 +32,9 @@ type Access struct {
 	// OpenMetrics shows the metrics to everybody.
 	OpenMetrics bool
 	// Bodies are what roles see of messages.
-	Bodies  mask.Bodies
+	Bodies mask.Bodies
+	// Show are the roles that may see single messages whole, for a reason.
+	Show    []auth.Role
 	Proxies auth.Proxies
 	Proxy   auth.ProxyConfig // what these say of people
 	TLS     auth.TLSFiles    // none: plain HTTP

@@ -652,7 +652,7 @@ func TestRolesOfGroups(t *testing.T) {
 func TestErrorsOfAccess(t *testing.T) {
 	areRefused(t, []string{"f.yaml:1:"}, []refusal{
 		{"auth:", "auth has no value"},
-		{"auth: on", `f.yaml:1:7: auth is "on"; expected keys: bodies, metrics, oidc, proxies, roles`},
+		{"auth: on", `f.yaml:1:7: auth is "on"; expected keys: bodies, metrics, oidc, proxies, roles, show`},
 		{"auth: {role: {}}", `auth has no key "role" (did you mean "roles"?)`},
 		{"auth: {roles: }", "auth.roles has no value"},
 		{"auth: {roles: [admin]}", "auth.roles is a list; expected tags"},
@@ -662,6 +662,8 @@ func TestErrorsOfAccess(t *testing.T) {
 		{"auth: {roles: {ops: {role: viewer, queues: []}}}", "auth.roles.ops.queues is empty"},
 		{"auth: {roles: {ops: {role: viewer, queue: a}}}", `auth.roles.ops has no key "queue" (did you mean "queues"?)`},
 		{"auth: {bodies: {viewer: all}}", `auth.bodies.viewer is "all"; expected hidden, masked or shown`},
+		{"auth: {show: [nobody]}", `auth.show: "nobody" is not a role`},
+		{"auth: {show: []}", "auth.show is empty"},
 		{"mask: [{}]", "mask[0] masks nothing"},
 		{"mask: [{queues: [a]}]", "mask[0] masks nothing"},
 		{"mask: [{paths: [email]}]", `mask[0].paths: "email" is no path: expected one such as body.customer.email`},

@@ -156,6 +156,8 @@ func (c *Config) keys() key {
 				row("editor", &a.Bodies[auth.Editor], level),
 				row("admin", &a.Bodies[auth.Admin], level),
 			),
+			row("show", &a.Show, list("a list of roles, such as [operator, editor]", " is empty; leave the key out",
+				parsing("a role", auth.ParseRole))),
 		).settable().then(func(value) { a.SignIn = true }),
 		row("tls", &a.BehindProxy,
 			choice("keys cert and key, or behind-proxy", map[string]bool{"behind-proxy": true})).or(

@@ -299,6 +299,11 @@ func (c Client) Message(ctx context.Context, id string) (d inspect.Detail, err e
 	return d, c.call(ctx, http.MethodGet, v1+"/messages"+escaped(id), nil, nil, &d)
 }
 
+// Show is Message for who may see it whole; the audit log has the reason.
+func (c Client) Show(ctx context.Context, id, reason string) (d inspect.Detail, err error) {
+	return d, c.call(ctx, http.MethodPost, v1+"/messages"+escaped(id)+"/show", nil, ShowReason{reason}, &d)
+}
+
 // Groups of failures among what a query finds, by state: all of them, page by page.
 func (c Client) Groups(ctx context.Context, query, state string) (all inspect.GroupPage, err error) {
 	for after := ""; ; {

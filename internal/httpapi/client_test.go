@@ -59,6 +59,8 @@ func TestTheClientDoesAllOfIt(t *testing.T) {
 	check("count", n == httpapi.Count{Count: 3, Exact: true}, err, n)
 	m, err := c.Message(ctx, s.ids[store.Parked])
 	check("message", m.Queue == orders && m.Body != nil && m.Body.Format == "json", err, m)
+	m, err = c.Show(ctx, s.ids[store.Parked], "ticket 7")
+	check("show", m.Queue == orders && m.Body.Format == "json", err, m)
 	body, err := c.Body(ctx, s.ids[store.Parked])
 	must(t, err)
 	data, err := io.ReadAll(body)
@@ -164,6 +166,7 @@ func TestRefusalsInTheClient(t *testing.T) {
 		"a viewer acts":         {errOf(viewer.Act(ctx, act)), auth.ErrForbidden},
 		"read-only":             {errOf(readOnly.Act(ctx, act)), auth.ErrReadOnly},
 		"no such message":       {errOf(admin.Message(ctx, "0198f0a0-0000-7000-8000-000000000001")), inspect.ErrNotFound},
+		"shown for no reason":   {errOf(admin.Show(ctx, s.ids[store.Parked], "")), inspect.ErrInvalid},
 		"its body":              {errOf(admin.Body(ctx, "nothing")), inspect.ErrNotFound},
 		"no such plan":          {errOf(admin.GetPlan(ctx, "../..")), inspect.ErrNotFound},
 		"a plan of everything":  {errOf(admin.Plan(ctx, operations.PlanRequest{Verb: actions.Discard})), inspect.ErrInvalid},

@@ -97,6 +97,14 @@ func (a *API) showRoutes() {
 		func(ctx context.Context, c auth.Caller, in *Named) (inspect.Detail, error) {
 			return a.Console.Message(ctx, c, in.ID)
 		})
+	handle(a, route(http.MethodPost, "/messages/{id}/show", "show", "See",
+		"A message unmasked, for a role in auth.show; the audit log has the reason"),
+		func(ctx context.Context, c auth.Caller, in *struct {
+			Named
+			Body ShowReason
+		}) (inspect.Detail, error) {
+			return a.Console.Show(ctx, c, in.ID, in.Body.Reason)
+		})
 	handle(a, route(http.MethodGet, "/count", "count", "See", "How many messages a query finds"),
 		func(ctx context.Context, c auth.Caller, in *Query) (Count, error) {
 			n, exact, err := a.Console.Count(ctx, c, in.Q)

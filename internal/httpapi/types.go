@@ -58,6 +58,11 @@ type Reason struct {
 	Reason string `json:"reason,omitempty" maxLength:"500"`
 }
 
+// ShowReason is why a masked message is shown.
+type ShowReason struct {
+	Reason string `json:"reason" minLength:"1" maxLength:"500"`
+}
+
 // Breaker is the setting of a queue's circuit breaker.
 type Breaker struct {
 	Force  string `json:"force" enum:"open,closed,auto" doc:"auto: it opens and closes by itself."`

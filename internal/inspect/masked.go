@@ -31,6 +31,36 @@ func (in *Inspector) Whole(by auth.Caller) error {
 		"%w: bodies are masked for %s, who is %s", auth.ErrForbidden, by.Name, by.Role)
 }
 
+// MayShow returns an error unless a caller may see single messages whole, for a reason.
+func (in *Inspector) MayShow(by auth.Caller) error {
+	if in.Mask().Shows(by.Role) {
+		return nil
+	}
+	return hint.Errorf("auth.show says who may",
+		"%w: masked messages are not shown to %s, who is %s", auth.ErrForbidden, by.Name, by.Role)
+}
+
+// Unmasked is Message for callers who may see it whole, once log has recorded that. Others with its id stay masked.
+func (in *Inspector) Unmasked(
+	ctx context.Context, by auth.Caller, id string, log func(*store.Record) error,
+) (Detail, error) {
+	l, others, err := in.messageNamed(ctx, by, id)
+	if err == nil {
+		err = in.MayShow(by)
+	}
+	if err == nil {
+		err = log(l.Record)
+	}
+	if err != nil {
+		return Detail{}, err
+	}
+	c := in.Config
+	c.Mask = nil
+	d, err := New(c).detail(ctx, by, l)
+	d.SameID = in.allShown(by, others)
+	return d, err
+}
+
 // ForAll masks a text that every caller sees, such as why an operation stopped.
 func (in *Inspector) ForAll(queue, text string) string { return in.Mask().Text(queue, text) }
 

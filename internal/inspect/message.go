@@ -124,6 +124,7 @@ type Detail struct {
 	Headers    []Header       `json:"headers"`
 	Body       *decode.Result `json:"body,omitempty" doc:"Absent when it was retried."`
 	SameID     []Message      `json:"same_id,omitempty" doc:"Other messages that carry its id."`
+	Showable   bool           `json:"-"` // parts may be masked, and the caller may see it whole for a reason
 }
 
 // Hold is what keeps a waiting message back.
@@ -218,6 +219,20 @@ func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string) (De
 	if err != nil {
 		return Detail{}, err
 	}
+	d, err := in.detail(ctx, by, l)
+	d.SameID = in.allShown(by, others)
+	d.Showable = !in.Mask().Sees(by.Role) && in.MayShow(by) == nil
+	return d, err
+}
+
+func (in *Inspector) allShown(by auth.Caller, all []store.Listed) (shown []Message) {
+	for _, l := range all {
+		shown = append(shown, in.Shown(by, l))
+	}
+	return shown
+}
+
+func (in *Inspector) detail(ctx context.Context, by auth.Caller, l store.Listed) (Detail, error) {
 	r := in.masked(by, l.Record)
 	d := Detail{Message: in.Shown(by, l), Properties: []Property{}, Headers: []Header{}}
 	pauses, err := Pauses(ctx, in.Store)
@@ -229,9 +244,6 @@ func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string) (De
 		if d.HeldBy, err = in.heldBy(ctx, r, pauses); err != nil {
 			return Detail{}, err
 		}
-	}
-	for _, o := range others {
-		d.SameID = append(d.SameID, in.Shown(by, o))
 	}
 	if d.GroupNotes, err = in.groupNotes(ctx, l.Record); err != nil {
 		return Detail{}, err

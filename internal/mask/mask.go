@@ -66,6 +66,7 @@ type Entry struct {
 type Rules struct {
 	entries []entry
 	levels  Bodies
+	show    []auth.Role
 }
 
 type entry struct {
@@ -74,9 +75,9 @@ type entry struct {
 	patterns     []pattern
 }
 
-// New compiles rules of valid entries: see CheckPath and CheckPattern.
-func New(entries []Entry, levels Bodies) *Rules {
-	r := &Rules{levels: levels}
+// New compiles rules of valid entries: see CheckPath and CheckPattern. The roles in show may see single messages whole.
+func New(entries []Entry, levels Bodies, show ...auth.Role) *Rules {
+	r := &Rules{levels: levels, show: show}
 	for _, e := range entries {
 		c := entry{Entry: e}
 		for _, p := range e.Paths {
@@ -116,6 +117,9 @@ func CheckPath(p string) error {
 // Sees reports whether a role sees everything.
 func (r *Rules) Sees(role auth.Role) bool { return r == nil || r.levels[role] == All }
 
+// Shows reports whether a role may see single messages whole, for a reason.
+func (r *Rules) Shows(role auth.Role) bool { return r.Sees(role) || slices.Contains(r.show, role) }
+
 // String says in words who sees what, for the log.
 func (r *Rules) String() string {
 	var all []string
@@ -123,6 +127,9 @@ func (r *Rules) String() string {
 		all = append(all, role.String()+": "+r.levels[role].String())
 	}
 	s := "bodies of messages, by role: " + strings.Join(all, ", ")
+	for i, role := range r.show {
+		s += []string{"; single ones for a reason: ", ", "}[min(i, 1)] + role.String()
+	}
 	if len(r.entries) == 0 {
 		return s + "; without a rule in mask, masked is hidden"
 	}

@@ -254,6 +254,7 @@ type Console interface {
 	Count(ctx context.Context, c auth.Caller, query string) (n int64, exact bool, err error)
 	CountStates(ctx context.Context, c auth.Caller, query string) (n inspect.StateCounts, known bool, err error)
 	Message(ctx context.Context, c auth.Caller, id string) (inspect.Detail, error)
+	Show(ctx context.Context, c auth.Caller, id, reason string) (inspect.Detail, error)
 	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
 	Groups(ctx context.Context, c auth.Caller, query, state, after string, limit int) (inspect.GroupPage, error)
 	Group(ctx context.Context, c auth.Caller, id string) (inspect.GroupDetail, error)

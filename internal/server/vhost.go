@@ -176,7 +176,7 @@ func newVHost(c *config.Config, o Options, at process) (*vhost, error) {
 func (s *vhost) open(address string) error {
 	s.metrics = metrics.New(s.store, s.store.Free, s.Version, s.vhostLabel())
 	s.openMetrics.Store(s.metrics)
-	s.mask.Store(mask.New(s.config.Mask, s.config.Access.Bodies))
+	s.mask.Store(mask.New(s.config.Mask, s.config.Access.Bodies, s.config.Access.Show...))
 	s.metrics.DeclaredAgain(0, broker.OwnNames()...)
 	if shared, ok := s.store.(interface{ ID() string }); ok {
 		s.metrics.Store(shared.ID())
@@ -470,7 +470,7 @@ func (s *vhost) reload(c *config.Config) {
 	s.followers.configured.Store(&c.Adopt)
 	s.queueWatch.configured.Store(&c.Watch)
 	s.wake.Wake()
-	s.mask.Store(mask.New(c.Mask, s.config.Access.Bodies))
+	s.mask.Store(mask.New(c.Mask, s.config.Access.Bodies, s.config.Access.Show...))
 	s.Log.Info("the new policies are in force", "policies", len(c.Policies))
 }
 

@@ -309,6 +309,7 @@ type messageData struct {
 	Text     string // of the body, as much as is shown
 	Cut      bool   // there is more of it
 	Coloured bool   // Text is JSON that is short enough to be coloured
+	Reason   string // why what is masked is shown; "": it is not
 	Verbs    []actions.VerbInfo
 	Editable bool
 }
@@ -327,11 +328,28 @@ func (s *server) message(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	d := messageData{Detail: m, Ref: id, Verbs: verbsFor(c, m.State), Editable: m.State == inspect.Parked ||
-		m.State == inspect.Waiting}
+	return messageView(r, c, m, ""), nil
+}
+
+// show is the answer to a post and stands in no URL, so that only another reason shows it again.
+func (s *server) show(r *http.Request, c auth.Caller) (view, error) {
+	id, reason := r.PathValue("id"), strings.TrimSpace(r.PostForm.Get("reason"))
+	m, err := s.console.Show(r.Context(), c, id, reason)
+	if err != nil {
+		return view{}, err
+	}
+	v := messageView(r, c, m, reason)
+	v.command = command("redrive", "messages", "show", id, "--unmask", "--reason", reason)
+	return v, nil
+}
+
+func messageView(r *http.Request, c auth.Caller, m inspect.Detail, reason string) view {
+	id := r.PathValue("id")
+	d := messageData{Detail: m, Ref: id, Reason: reason, Verbs: verbsFor(c, m.State),
+		Editable: m.State == inspect.Parked || m.State == inspect.Waiting}
 	if m.Body != nil {
 		d.Text = m.Body.Text
-		if len(d.Text) > maxShown && r.URL.Query().Get("body") != "all" {
+		if len(d.Text) > maxShown && reason == "" && r.URL.Query().Get("body") != "all" {
 			d.Text, d.Cut = strings.ToValidUTF8(d.Text[:maxShown], ""), true // without half a character
 		}
 		switch m.Body.Format {
@@ -340,7 +358,7 @@ func (s *server) message(r *http.Request, c auth.Caller) (view, error) {
 		}
 	}
 	return view{template: "message", title: "Message in " + short(60, m.Queue), nav: "/messages",
-		command: command("redrive", "messages", "show", id), data: d}, nil
+		command: command("redrive", "messages", "show", id), data: d}
 }
 
 // body is the raw body, as a download: a browser must never show it as a page.

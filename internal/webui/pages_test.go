@@ -907,6 +907,29 @@ func TestAnExportIsOfferedToThoseWhoSeeBodies(t *testing.T) {
 	}
 }
 
+// A masked message is shown to whoever may see it, as the answer to a form that asks for a reason.
+func TestAMaskedMessageIsShown(t *testing.T) {
+	rules := mask.New([]mask.Entry{{Patterns: []string{"/s3cret/"}}}, mask.DefaultBodies(), auth.Operator)
+	shop := webtest.New(memstore.New(), nil, inspect.Config{Mask: func() *mask.Rules { return rules }})
+	r := inspecttest.Record("orders", store.Parked, `"s3cret `+strings.Repeat("x", 70_000)+`s3cret"`)
+	r.Error = "s3cret"
+	inspecttest.Add(t, shop.Store, r)
+	page, why := "/messages/"+r.ID.String(), url.Values{"reason": {" <ticket> 7"}}
+	for role, status := range map[auth.Role]int{auth.Viewer: 403, auth.Operator: 200, auth.Editor: 403, auth.Admin: 200} {
+		h := scene{shop: shop, caller: inspecttest.Caller(role)}.handler()
+		masked, shown := get(h, page), send(h, page, why)
+		expect.Equal(t, strings.Contains(masked.Body.String(), `<form method="post" action="`+page+`">`), role == auth.Operator, "%s is offered it", role)
+		expect.Equal(t, strings.Contains(masked.Body.String(), "s3cret"), role == auth.Admin, "%s sees it without a reason", role)
+		expect.Equal(t, shown.Code, status, "%s gets", role)
+		text := shown.Body.String()
+		if strings.Contains(text, "s3cret") != (status == 200) || strings.Contains(text, "xs3cret") != (status == 200) || strings.Contains(text, page+"/body") ||
+			shown.Header().Get("Cache-Control") != "no-store" || status == 200 && !strings.Contains(text, "<bdi>&lt;ticket&gt; 7</bdi>") {
+			t.Errorf("%s is shown %d %v %.9000s", role, shown.Code, shown.Header(), text)
+		}
+		expect.Equal(t, send(h, page, nil).Code, map[int]int{200: 422, 403: 403}[status], "%s gets without a reason", role)
+	}
+}
+
 // Before an action is confirmed, each message is shown as the list shows it to that caller.
 func TestAConfirmationShowsWhatIsChosen(t *testing.T) {
 	rules := mask.New([]mask.Entry{{Patterns: []string{"/ann/"}}}, mask.DefaultBodies())

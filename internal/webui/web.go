@@ -120,6 +120,7 @@ func Routes(c operations.Console, o Options) map[string]http.Handler {
 		"POST /messages/act":            s.act,
 		"POST /messages/plan":           s.plan,
 		"GET /messages/{id}":            s.message,
+		"POST /messages/{id}":           s.show,
 		"GET /messages/{id}/edit":       s.edit,
 		editPattern:                     s.postEdit,
 		"GET /groups":                   s.groups,

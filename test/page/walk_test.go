@@ -504,7 +504,7 @@ var places = map[string][]string{
 
 // parts have no page of their own, or one that a form is answered with: TestEachPageIsForEverybody fills
 // in two of them, the others lead to pages that have a place.
-var parts = strings.Fields(`POST/messages/act POST/messages/{id}/edit POST/messages/plan POST/groups/{id}/note POST/groups/{id}/state POST/queues/pause
+var parts = strings.Fields(`POST/messages/act POST/messages/{id} POST/messages/{id}/edit POST/messages/plan POST/groups/{id}/note POST/groups/{id}/state POST/queues/pause
 	POST/queues/breaker POST/queues/resume POST/follow POST/operations/{id}/{order} POST/plans/{id}/start GET/messages/new GET/messages/count
 	GET/messages/check GET/messages/{id}/body GET/signin/oidc GET/signin/oidc/start GET/messages/export GET/assets/{version}/{name}`)
 
