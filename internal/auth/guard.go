@@ -480,6 +480,18 @@ func (l *limiter) level(b bucket, now time.Time) float64 {
 // Proxies are the addresses whose header X-Forwarded-For is believed.
 type Proxies []netip.Prefix
 
+// ParseProxy reads an address or a network.
+func ParseProxy(s string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(s); err == nil {
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return p, fmt.Errorf("%q is not an address or network, such as 10.0.0.7 or 10.0.0.0/8", s)
+	}
+	return p.Masked(), nil
+}
+
 func (p Proxies) has(a netip.Addr) bool {
 	return slices.ContainsFunc(p, func(prefix netip.Prefix) bool { return prefix.Contains(a) })
 }

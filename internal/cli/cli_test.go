@@ -493,6 +493,14 @@ func TestAMaskedMessageIsAskedFor(t *testing.T) {
 	}
 }
 
+func TestTheProxiesOfADemo(t *testing.T) {
+	for _, args := range []string{"--public :0 --proxies 10.0.0.0/40", "--public :0 --proxies 10.0.0.7,proxy", "--proxies 10.0.0.7"} {
+		if _, errOut := run(t, 2, append([]string{"demo"}, strings.Fields(args)...)...); !strings.Contains(errOut, "--proxies: ") {
+			t.Errorf("%s: %s", args, errOut)
+		}
+	}
+}
+
 // run runs a command, which must end with the exit code.
 func run(t *testing.T, code int, args ...string) (out, errOut string) {
 	t.Helper()

@@ -20,6 +20,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/demo"
@@ -225,6 +226,7 @@ func (p *program) browse(page string) {
 func (p *program) demo() *cobra.Command {
 	var length time.Duration
 	var broker, public string
+	var names []string
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the service at work on an example shop",
@@ -235,14 +237,23 @@ REDRIVE_DEMO_MANAGEMENT_URL the service uses RabbitMQ's management API.
 
 With --public everybody who reaches the address is a viewer: no one signs in or changes
 anything, and an address has 5 requests a second. The demo begins anew within an hour, or
---for. It needs a RabbitMQ of its own, which visitors do not see. A proxy on this machine
-or a private network may add TLS, and must set X-Forwarded-For.`,
+--for. It needs a RabbitMQ of its own, which visitors do not see. A proxy may add TLS; name
+its address in --proxies, and let it set X-Forwarded-For, or all its visitors count as one.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if length < 0 || length > 0 && length < 10*time.Second {
 				return fmt.Errorf("--for %s is too short: the story takes at least 10s: %w", length, errUsage)
 			}
 			if _, _, err := net.SplitHostPort(public); public != "" && err != nil {
 				return fmt.Errorf("--public %q: expected host:port, such as :8250: %w", public, errUsage)
+			}
+			var proxies auth.Proxies
+			for _, name := range names {
+				proxy, err := auth.ParseProxy(name)
+				if err != nil || public == "" {
+					return fmt.Errorf("--proxies: %w: %w",
+						cmp.Or(err, errors.New("they are for --public")), errUsage)
+				}
+				proxies = append(proxies, proxy)
 			}
 			if hasSecret(broker) {
 				return fmt.Errorf("--broker has a password, and every user of the machine can read arguments: put "+
@@ -255,11 +266,13 @@ or a private network may add TLS, and must set X-Forwarded-For.`,
 			return demo.Run(c.Context(), demo.Options{
 				Broker: broker, Management: p.getenv("REDRIVE_DEMO_MANAGEMENT_URL"), For: length,
 				Out: p.out, Terminal: isTerminal(p.out), Version: p.build.Version, Public: public,
+				Proxies: proxies,
 			})
 		},
 	}
 	c.Flags().DurationVar(&length, "for", 0, "how long to run, about; left out: until Ctrl-C")
 	c.Flags().StringVar(&public, "public", "", "show it read-only to everybody, at this address (host:port)")
+	c.Flags().StringSliceVar(&names, "proxies", nil, "whose X-Forwarded-For is believed: addresses or networks")
 	c.Flags().StringVar(&broker, "broker", "",
 		"an AMQP URL without secrets, or REDRIVE_DEMO_BROKER_URL; left out: this machine's")
 	return c

@@ -353,15 +353,11 @@ var basePath = scalar("a path such as /redrive", func(s string) (string, bool) {
 const expectedNetworks = `a list of addresses or networks, such as ["10.0.0.0/8"]`
 
 var networks = list(expectedNetworks, "", kind[netip.Prefix]{read: func(v value) netip.Prefix {
-	s := v.text("an address")
-	p, err := netip.ParsePrefix(s)
-	if a, err2 := netip.ParseAddr(s); err2 == nil {
-		p, err = netip.PrefixFrom(a, a.BitLen()), nil
-	}
+	p, err := auth.ParseProxy(v.text("an address"))
 	if err != nil {
 		v.has("an address or network, such as 10.0.0.7 or 10.0.0.0/8")
 	}
-	return p.Masked()
+	return p
 }})
 
 const expectedRoles = "tags of RabbitMQ's users with a role each, such as monitoring: viewer"

@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,6 +42,7 @@ type Options struct {
 	// Public is an address where everybody is a viewer, and the demo begins again within For, or an hour; "": on this
 	// machine alone.
 	Public  string
+	Proxies auth.Proxies // of a public one: whose X-Forwarded-For is believed
 	Version string
 }
 
@@ -70,12 +70,6 @@ func longest() time.Duration {
 	return 2*p.Backoff.Max()*time.Duration(p.Attempts) + 2*b.MaxWait + b.Ramp + 5*time.Second
 }
 
-// proxies are the addresses of proxies before a public demo: this machine's and those of private networks.
-var proxies = auth.Proxies{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"),
-	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"),
-	netip.MustParsePrefix("192.168.0.0/16"),
-	netip.MustParsePrefix("fc00::/7")}
-
 // Run shows the demo, ends all that it started, and deletes all that it made. A public one then begins again, so that
 // what it keeps is bounded.
 func Run(ctx context.Context, o Options) error {
@@ -91,6 +85,19 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
+func (o *Options) config(data string) *config.Config {
+	c := config.Default()
+	c.Broker.URL, c.Broker.Management = o.Broker, o.Management
+	c.Store.Disk = filepath.Join(data, "store")
+	if o.Public == "" {
+		c.Listen = freeAddress(c.Listen)
+	} else {
+		c.Listen, c.Access.ReadOnly, c.Access.Proxies = o.Public, true, o.Proxies
+		c.Access.Bodies[auth.Viewer] = mask.All // they are made up
+	}
+	return c
+}
+
 func once(ctx context.Context, o Options) (err error) {
 	conn, err := amqp.Dial(o.Broker)
 	if err != nil {
@@ -104,15 +111,7 @@ func once(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(data)) }()
 	d := newDisplay(o.Out, o.Terminal)
-	c := config.Default()
-	c.Broker.URL, c.Broker.Management = o.Broker, o.Management
-	c.Store.Disk = filepath.Join(data, "store")
-	if o.Public == "" {
-		c.Listen = freeAddress(c.Listen)
-	} else {
-		c.Listen, c.Access.ReadOnly, c.Access.Proxies = o.Public, true, proxies
-		c.Access.Bodies[auth.Viewer] = mask.All // they are made up
-	}
+	c := o.config(data)
 	c.Policies, c.Throttle = policies(), limits()
 	schema := filepath.Join(data, "invoice.proto")
 	if err := os.WriteFile(schema, invoiceProto, 0o600); err != nil {

@@ -2,16 +2,45 @@ package demo
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
 )
+
+// An address that is no proxy cannot have more requests by naming others.
+func TestWhoseForwardedAddressIsBelieved(t *testing.T) {
+	synctest.Test(t, testWhoseForwardedAddressIsBelieved)
+}
+
+func testWhoseForwardedAddressIsBelieved(t *testing.T) {
+	for _, peer := range []string{"10.0.0.7", "127.0.0.1", "192.168.1.1", "fc00::7"} {
+		for _, proxies := range []auth.Proxies{nil, {netip.PrefixFrom(netip.MustParseAddr(peer), 8)}} {
+			o := Options{Public: ":8250", Proxies: proxies}
+			h := auth.NewGuard(auth.Config{Visitors: true, Proxies: o.config(t.TempDir()).Access.Proxies}).Handler(http.NotFoundHandler())
+			code := 0
+			for i := range auth.VisitorBurst + 1 {
+				r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+				r.RemoteAddr = net.JoinHostPort(peer, "4242")
+				r.Header.Set("X-Forwarded-For", fmt.Sprint("192.0.2.", i))
+				h.ServeHTTP(w, r)
+				code = w.Code
+			}
+			expect.Equal(t, code == http.StatusTooManyRequests, proxies == nil, "%s is limited with proxies %v", peer, proxies)
+		}
+	}
+}
 
 // A public demo shows messages to everybody, changes nothing for them, and begins again.
 func TestPublic(t *testing.T) {
