@@ -306,6 +306,13 @@ func TestPeopleSignInWithOpenIDConnect(t *testing.T) {
 		if !slices.Equal(s.Caller.Queues, []string{"orders.*"}) || len(b.kept) != 1 {
 			t.Errorf("%+v, with the cookies %v", s, b.kept)
 		}
+		log := &logbook{}
+		s.Caller.Role, s.Caller.Queues = Admin, nil
+		_, _, err = NewTokens(shelf{}, log).Create(t.Context(), s.Caller, NewToken{Name: "ci", Role: "viewer"})
+		must(t, err)
+		if len(log.lines) == 0 || !strings.HasPrefix(log.lines[0], "oidc:ann@example.com token.create ") {
+			t.Errorf("the audit log has %q", log.lines)
+		}
 	}
 }
 

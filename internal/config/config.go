@@ -366,8 +366,12 @@ func Describe(w io.Writer, c *Config) error {
 	if c.Store.Restorable != Default().Store.Restorable {
 		fmt.Fprintf(table, "\nwhat is discarded can be restored for %s\n", policy.FormatDuration(c.Store.Restorable))
 	}
-	if who := c.Access.describe(); who != "" {
+	a := &c.Access
+	if who := a.describe(); who != "" {
 		fmt.Fprintf(table, "\n%s\n", who)
+	}
+	if a.Bodies != mask.DefaultBodies() || a.Show != nil {
+		fmt.Fprintf(table, "\n%s\n", mask.New(c.Mask, a.Bodies, a.Show...))
 	}
 	return table.Flush()
 }

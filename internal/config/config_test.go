@@ -592,6 +592,18 @@ read_only: true
 	if c, err := Parse("f.yaml", []byte("auth: {metrics: viewer}\n")); err != nil || c.Access.OpenMetrics || !c.Access.SignIn {
 		t.Errorf("metrics for viewers: %+v, %v", c, err)
 	}
+	if strings.Contains(b, "bodies of messages") {
+		t.Errorf("it tells of the default levels: %s", b)
+	}
+	for yaml, want := range map[string]string{
+		"auth: {bodies: {viewer: hidden}}": "viewer: hidden, operator: masked, editor: masked, admin: shown; without a rule",
+		"auth: {show: [operator, editor]}\nmask: [{patterns: [email]}]": "viewer: masked, operator: masked, editor: masked, admin: shown; " +
+			"single ones for a reason: operator, editor; rules of mask: 1\n",
+	} {
+		if b := described(t, parsed(t, yaml)); !strings.Contains(b, "\nbodies of messages, by role: "+want) {
+			t.Errorf("%s is described as %s", yaml, b)
+		}
+	}
 	d := Default()
 	if d.Access.SignIn || d.Access.ReadOnly || d.Access.Roles["monitoring"].Role != auth.Viewer || d.Access.describe() != "" {
 		t.Errorf("by default: %+v", d.Access)
