@@ -287,6 +287,7 @@ var loads = map[string]load{
 
 	"GET /signin": small, "GET " + auth.OIDCPath: small, "GET " + auth.OIDCStartPath: small,
 	"GET /assets/{version}/{name}": small, "GET /": small, "GET /help": small, "GET /{$}": list,
+	"GET /docs": list, "GET /docs/{page...}": list, "GET /docs/images/{name}": small,
 	"GET /messages": list, "GET /messages/new": list, "GET /messages/count": small, "GET /messages/check": small,
 	"POST /messages/{id}": message,
 	"GET /messages/{id}":  message, "GET /messages/{id}/body": download, "GET /messages/export": export,

@@ -278,7 +278,7 @@ func TestEachPageInEachState(t *testing.T) {
 				}
 			}
 			for _, target := range []string{"/messages?q=", "/messages?q=state%3Aparked&after=x", "/messages?q=staat%3Ax", "/messages?q=queue%3Anowhere", "/groups?q=staat%3Ax", "/groups?q=queue%3Anowhere",
-				"/messages/nothing", "/plans/nothing", "/nowhere", "/help", "/signin", "/signin?error=refused&next=%2Fmessages%2Fx"} {
+				"/messages/nothing", "/plans/nothing", "/nowhere", "/help", "/docs/", "/docs/how-to/adopt.md", "/docs/nothing", "/signin", "/signin?error=refused&next=%2Fmessages%2Fx"} {
 				look(target, get(h, base+target))
 			}
 			for _, part := range []string{"/messages/count?q=", "/messages/new?q=&above=x", "/messages/check?q=staat%3Ax"} {

@@ -8,6 +8,7 @@
 //	format.go     how values are shown: times, sizes, charts, texts that may be hostile
 //	messages.go pages.go  the pages
 //	act.go                what people do
+//	docs.go               the documentation
 //
 // Everything goes through the console, which checks what the caller may do. Nothing here does: the
 // page only does not offer what a caller may not do.
@@ -142,6 +143,8 @@ func Routes(c operations.Console, o Options) map[string]http.Handler {
 		"GET /audit":                    s.audit,
 		"GET /health":                   s.health,
 		"GET /help":                     s.help,
+		"GET /docs":                     s.docs,
+		"GET /docs/{page...}":           s.docs,
 		"GET /":                         s.notFound,
 	} {
 		routes[pattern] = s.page(h)
@@ -151,6 +154,7 @@ func Routes(c operations.Console, o Options) map[string]http.Handler {
 	routes["GET "+auth.OIDCPath] = http.HandlerFunc(s.finishOIDC)
 	routes["GET /messages/{id}/body"] = http.HandlerFunc(s.body)
 	routes["GET /messages/export"] = http.HandlerFunc(s.export)
+	routes["GET /docs/images/{name}"] = http.HandlerFunc(s.docsImage)
 	routes["GET /assets/{version}/{name}"] = http.HandlerFunc(asset)
 	for pattern, h := range routes {
 		routes[pattern] = headers(h)

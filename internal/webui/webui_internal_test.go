@@ -341,3 +341,27 @@ func TestThePageByAProxy(t *testing.T) {
 		}
 	}
 }
+
+// The documentation's Markdown brings no HTML of its own, and its headings have the ids that GitHub gives them.
+func TestTheHTMLOfADocument(t *testing.T) {
+	s := &server{Options: Options{Base: "/v/a%2Fb"}}
+	for _, c := range []struct{ source, want string }{
+		{"<script>alert(1)</script>\n\na <b onclick=\"x\">b</b> <!-- c --> &lt;i>", "<p>a b  &lt;i&gt;</p>\n"},
+		{"<!-- a -->\n", ""},
+		{"[a](javascript:alert(1)) `<b>`", `<p><a href="">a</a> <code>&lt;b&gt;</code></p>` + "\n"},
+		{"# A `b_c` & [d](../../LICENSE): it's 2.0", `<h1 id="a-b_c--d-its-20">A <code>b_c</code> &amp; d (LICENSE): it's 2.0</h1>` + "\n"},
+		{"## Ä b\n## Ä b", `<h2 id="ä-b">Ä b</h2>` + "\n" + `<h2 id="ä-b-1">Ä b</h2>` + "\n"},
+		{"[a](alerts.md#all-metrics) [b](#c) [d](../README.md)", `<p><a href="/v/a%2Fb/docs/how-to/alerts.md#all-metrics">a</a> ` +
+			`<a href="#c">b</a> <a href="/v/a%2Fb/docs/README.md">d</a></p>` + "\n"},
+		{"[*a*](../../README.md#b) [b](../docs.go) [c](../../..//etc/passwd) [README.md](../../README.md)",
+			"<p><em>a</em> (README.md) b (docs/docs.go) c (../etc/passwd) README.md</p>\n"},
+		{"![a\"<](../images/message.png)", `<p><img src="/v/a%2Fb/docs/images/message.png" alt="a&quot;&lt;"></p>` + "\n"},
+		{"```sh\na <b>\n```", `<pre class="content" tabindex="0"><code>a &lt;b&gt;` + "\n</code></pre>\n"},
+		{"# T\n\n| a |\n|--:|\n| `b` |", `<h1 id="t">T</h1>` + "\n" + `<div class="scroll" role="group" aria-labelledby="t" tabindex="0"><table>` +
+			"\n<thead>\n<tr>\n<th align=\"right\">a</th>\n</tr>\n</thead>\n<tbody>\n<tr>\n<td align=\"right\"><code>b</code></td>\n</tr>\n</tbody>\n</table></div>\n"},
+	} {
+		d, err := s.document("how-to/x.md", []byte(c.source))
+		expect.NoError(t, err)
+		expect.Equal(t, string(d.HTML), c.want, "%s", c.source)
+	}
+}

@@ -498,6 +498,8 @@ var places = map[string][]string{
 	"GET /audit":              {"/audit"},
 	"GET /health":             {"/health"},
 	"GET /help":               {"/help"},
+	"GET /docs":               {"/docs"},
+	"GET /docs/{page...}":     {"/docs/", "/docs/how-to/adopt.md", "/docs/reference/query.md", "/docs/nothing"},
 	"GET /":                   {"/nowhere"},
 	"GET /signin":             {"/signin", "/signin?error=refused", "/signin?error=expired", "/signin?error=silent"},
 }
@@ -506,7 +508,7 @@ var places = map[string][]string{
 // in two of them, the others lead to pages that have a place.
 var parts = strings.Fields(`POST/messages/act POST/messages/{id} POST/messages/{id}/edit POST/messages/plan POST/groups/{id}/note POST/groups/{id}/state POST/queues/pause
 	POST/queues/breaker POST/queues/resume POST/follow POST/operations/{id}/{order} POST/plans/{id}/start GET/messages/new GET/messages/count
-	GET/messages/check GET/messages/{id}/body GET/signin/oidc GET/signin/oidc/start GET/messages/export GET/assets/{version}/{name}`)
+	GET/messages/check GET/messages/{id}/body GET/signin/oidc GET/signin/oidc/start GET/messages/export GET/docs/images/{name} GET/assets/{version}/{name}`)
 
 func TestEachRouteHasItsPlace(t *testing.T) {
 	known := map[string]bool{}
