@@ -197,8 +197,8 @@ const (
 	maxFirstGone = 20   // messages
 )
 
-// sayWhoWasFirst adds to the outcomes of messages that are gone who acted on them last, if that was lately and in queues
-// that the caller sees.
+// sayWhoWasFirst adds to the outcomes of messages that are gone who acted on them last, if that was lately and in
+// queues that the caller sees.
 func (a *Actions) sayWhoWasFirst(ctx context.Context, by auth.Caller, all []Outcome) error {
 	var missing []*Outcome
 	for i := range all {

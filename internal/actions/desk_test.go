@@ -695,7 +695,7 @@ func TestAnEditOfWhatIsMasked(t *testing.T) {
 	})
 }
 
-// Who may see a message whole does so once the audit log has the reason, and in no other way.
+// Those who can see a message whole does so once the audit log has the reason, and in no other way.
 func TestAMaskedMessageIsShownForAReason(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		rules := mask.New([]mask.Entry{{Patterns: []string{"/s3cret/"}}}, mask.DefaultBodies(), auth.Operator)

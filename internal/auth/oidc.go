@@ -341,7 +341,7 @@ func (o *OIDC) beginDevice(ctx context.Context) (*oauth2.DeviceAuthResponse, err
 }
 
 // finishDevice exchanges a device code for the person who has confirmed it; errPending and errSlower say to ask
-// again. The ID token needs no nonce: it comes from the provider itself, for a code that is good once and for nobody
+// again. The ID token needs no nonce: it comes from the provider itself, for a code that is good once and for no one
 // without this client's secret, and it never leaves the service, so there is none that could be sent in again.
 func (o *OIDC) finishDevice(ctx context.Context, code string) (person, error) {
 	c, err := o.call(ctx)

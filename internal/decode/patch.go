@@ -309,8 +309,8 @@ func patchXML(was, shown, edited *xmlReader) []byte {
 // maxAligned bounds the work of alignPieces.
 const maxAligned = 4 << 20
 
-// alignPieces returns for each of m new pieces which of n old ones it is, in their order, or -1. As many new ones as old
-// ones between two that are the same are those, changed.
+// alignPieces returns for each of m new pieces which of n old ones it is, in their order, or -1. As many new ones as
+// old ones between two that are the same are those, changed.
 func alignPieces(n, m int, same func(i, j int) bool) []int {
 	is := make([]int, m)
 	start, a, b := 0, n, m

@@ -299,7 +299,7 @@ func (c Client) Message(ctx context.Context, id string) (d inspect.Detail, err e
 	return d, c.call(ctx, http.MethodGet, v1+"/messages"+escaped(id), nil, nil, &d)
 }
 
-// Show is Message for who may see it whole; the audit log has the reason.
+// Show is Message whole, for those with that right; the audit log has the reason.
 func (c Client) Show(ctx context.Context, id, reason string) (d inspect.Detail, err error) {
 	return d, c.call(ctx, http.MethodPost, v1+"/messages"+escaped(id)+"/show", nil, ShowReason{reason}, &d)
 }
@@ -494,7 +494,7 @@ func (c Client) BeginDevice(ctx context.Context) (d oauth2.DeviceAuthResponse, e
 	return d, c.call(ctx, http.MethodPost, auth.OIDCDevicePath, nil, struct{}{}, &d)
 }
 
-// FinishDevice returns the session of who has confirmed the sign-in; "" while nobody has. ErrTooMany says to ask less
+// FinishDevice returns the session of who has confirmed the sign-in; "" while no one has. ErrTooMany says to ask less
 // often.
 func (c Client) FinishDevice(ctx context.Context, code string) (session string, err error) {
 	in, err := json.Marshal(map[string]string{"device_code": code})

@@ -40,7 +40,7 @@ func (in *Inspector) MayShow(by auth.Caller) error {
 		"%w: masked messages are not shown to %s, who is %s", auth.ErrForbidden, by.Name, by.Role)
 }
 
-// Unmasked is Message for callers who may see it whole, once log has recorded that. Others with its id stay masked.
+// Unmasked is Message whole, for callers with that right, once log has recorded it. Others with its id stay masked.
 func (in *Inspector) Unmasked(
 	ctx context.Context, by auth.Caller, id string, log func(*store.Record) error,
 ) (Detail, error) {

@@ -43,7 +43,7 @@ func (g grammar) say(text string) string {
 	return text
 }
 
-// Whatever a stranger sends, nobody is let in, nothing fails, and no answer has a word of a message.
+// Whatever a stranger sends, no one is let in, nothing fails, and no answer has a word of a message.
 func TestHostileRequestsLetNobodyIn(t *testing.T) {
 	const marked = "m4rk3d"
 	refuses := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
