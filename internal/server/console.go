@@ -82,6 +82,7 @@ func (s *vhost) openConsole() (err error) {
 		Caller:     func(r *http.Request) auth.Caller { return auth.From(r.Context()) },
 		Conditions: s.inspect.ConditionsFor, Simulation: s.drawOutage, Version: s.Version, Log: s.Log,
 		Base: s.base, VHost: s.vhostLabel(), VHosts: s.links, Guard: s.guard,
+		Restorable: s.config.Store.Restorable,
 	}) {
 		s.api.Handle(pattern, h)
 	}

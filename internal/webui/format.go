@@ -7,12 +7,14 @@ import (
 	"html/template"
 	"math"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/query"
@@ -42,12 +44,15 @@ var functions = template.FuncMap{
 	"json":      tokens,
 	"join":      strings.Join,
 	"lower":     strings.ToLower,
-	"plural":    plural,
-	"found":     found,
-	"speed":     speed,
-	"split":     strings.Fields,
-	"query":     queryOf,
-	"len64":     func(all []inspect.Message) int64 { return int64(len(all)) },
+	"whys": func(all []actions.Outcome) bool {
+		return slices.ContainsFunc(all, func(o actions.Outcome) bool { return o.Why != "" })
+	},
+	"plural": plural,
+	"found":  found,
+	"speed":  speed,
+	"split":  strings.Fields,
+	"query":  queryOf,
+	"len64":  func(all []inspect.Message) int64 { return int64(len(all)) },
 
 	"hasPrefix": strings.HasPrefix,
 	"queryHelp": queryHelp,

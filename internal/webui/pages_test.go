@@ -194,7 +194,7 @@ func (s scene) tenant(vhost string) (base string, h http.Handler) {
 		},
 		Conditions: func(auth.Caller) []condition.Condition {
 			return []condition.Condition{{Kind: condition.Store, Text: "full"}}
-		}, Version: "1.4.0", Base: base, VHost: vhost,
+		}, Version: "1.4.0", Restorable: 30 * 24 * time.Hour, Base: base, VHost: vhost,
 		VHosts: func() []webui.VHost { return webtest.VHosts("/", vhost, hostile) },
 	}))
 }
@@ -394,9 +394,12 @@ func TestFormsLeadToPagesUnderTheBase(t *testing.T) {
 	}
 	has := s.shop.Has
 	asks := send(h, base+"/messages/act", url.Values{"verb": {"discard"}, "id": {has.Order}}).Body.String()
-	if !strings.Contains(asks, ">to do<") || strings.Contains(asks, ">done<") {
-		t.Error("before it is confirmed, what is to do is called done")
+	if strings.Contains(asks, ">done<") || strings.Contains(asks, "Left out") {
+		t.Error("before it is confirmed, a message is called done or left out")
 	}
+	expect.Contains(t, asks, "the confirmation", "can be restored for 30d.")
+	plan := leads("/messages/plan", url.Values{"verb": {"discard"}, "q": {"queue:stock.sync"}}, "/plans/")
+	expect.Contains(t, get(h, base+plan).Body.String(), "the plan of a discard", "can be restored for 30d.")
 	leads("/messages/act", url.Values{"verb": {"discard"}, "id": {has.Order}, "confirmed": {"1"}, "q": {"queue:a"}}, "/messages?q=queue%3Aa&did=discard&n=1")
 	leads("/queues/pause", url.Values{"queue": {"stock.sync"}}, "/queues?did=pause&n=1")
 	leads("/queues/resume", url.Values{"queue": {"stock.sync"}}, "/queues?did=resume&n=1")
@@ -410,7 +413,7 @@ func TestFormsLeadToPagesUnderTheBase(t *testing.T) {
 	form := fields(t, get(h, base+"/messages/"+has.Mail+"/edit").Body.String())
 	form["new.name"], form["new.value"], form["send"] = []string{"ticket"}, []string{"7"}, []string{"1"}
 	leads("/messages/"+has.Mail+"/edit", form, "/messages/")
-	plan := leads("/messages/plan", url.Values{"verb": {"replay"}, "q": {"queue:stock.sync"}}, "/plans/")
+	plan = leads("/messages/plan", url.Values{"verb": {"replay"}, "q": {"queue:stock.sync"}}, "/plans/")
 	planned, err := s.shop.GetPlan(t.Context(), webtest.Root, strings.TrimPrefix(plan, "/plans/"))
 	if err != nil || planned.Count == 0 {
 		t.Fatal(planned, err)
@@ -942,9 +945,9 @@ func TestAConfirmationShowsWhatIsChosen(t *testing.T) {
 		h := scene{shop: shop, caller: inspecttest.Caller(role)}.handler()
 		page := send(h, "/messages/act", form).Body.String()
 		for _, want := range []string{
-			`data-label="What went wrong"><bdi>` + sees + ` has no account</bdi> <span class="tag"><bdi>order.paid</bdi></span></td><td data-label="Queue"><bdi>orders</bdi>`,
-			`data-label="What went wrong">expired</td><td data-label="Queue"><bdi>mail</bdi>`,
-			`data-label="What went wrong"></td><td data-label="Queue"><bdi></bdi></td><td data-label="Why"><bdi>there is no such message any more</bdi>`,
+			`"><bdi>` + sees + ` has no account</bdi></a> <span class="tag"><bdi>order.paid</bdi></span></td><td class="queue" data-label="Queue"><bdi>orders</bdi>`,
+			`">expired</a></td><td class="queue" data-label="Queue"><bdi>mail</bdi>`,
+			`">gone</a></td><td class="queue" data-label="Queue"><bdi></bdi></td><td data-label="Left out because"><span class="state out-skipped">left out</span> <bdi>there is no such message any more</bdi>`,
 		} {
 			if !strings.Contains(page, want) {
 				t.Errorf("%s is asked without %s: %s", role, want, page)

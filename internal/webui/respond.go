@@ -14,12 +14,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/query"
+	"github.com/redrive-mq/redrive/policy"
 )
 
 // handler makes a view of a request.
@@ -252,8 +254,14 @@ func (s *server) here(line string) string {
 func (s *server) functions() template.FuncMap {
 	all := maps.Clone(functions)
 	maps.Copy(all, template.FuncMap{
-		"at":       s.at,
-		"here":     s.here,
+		"at":   s.at,
+		"here": s.here,
+		"before": func(v actions.Verb) string { // "for a set time" with the time
+			if s.Restorable == 0 {
+				return v.Info().Before
+			}
+			return strings.Replace(v.Info().Before, "a set time", policy.FormatDuration(s.Restorable), 1)
+		},
 		"asset":    func(name string) string { return s.at(assetURL(name)) },
 		"find":     func(pairs ...string) string { return s.at(findURL(pairs...)) },
 		"messages": func(query string, more ...string) string { return s.at(messagesURL(query, more...)) },

@@ -47,6 +47,8 @@ type Options struct {
 	// words too; "" where there is nothing to draw.
 	Simulation func(ctx context.Context, policy string) template.HTML
 	Version    string
+	// Restorable is how long a discarded message can be restored; 0: the page does not say.
+	Restorable time.Duration
 	// Base is the escaped path that the page is served under, without a slash at its
 	// end; "" for a page that is alone at its host. Requests come without it.
 	Base string

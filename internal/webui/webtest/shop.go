@@ -206,6 +206,7 @@ func (s *Shop) API(page webui.Options, guard auth.Config) *httpapi.API {
 	})
 	page.Caller = func(r *http.Request) auth.Caller { return auth.From(r.Context()) }
 	page.Log, page.Version, page.Conditions, page.Simulation = log, "1.4.0", s.ConditionsFor, Storm
+	page.Restorable = 30 * 24 * time.Hour
 	for pattern, h := range webui.Routes(s, page) {
 		a.Handle(pattern, h)
 	}
