@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
@@ -34,6 +35,7 @@ type messagesData struct {
 	Chosen     []inspect.Column[inspect.Message]
 	Problem    string // with Columns
 	State      string // of the tab, "" for all
+	Ends       string // heading of the time of ends
 	Tabs       []tab
 	QueryError *queryError
 	inspect.Page
@@ -104,7 +106,10 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 	if len(page.Messages) > 0 {
 		d.Newest = page.Messages[0].ID
 	}
-	stored, by := "-next", messageColumns
+	stored, by := "-next", slices.Clone(messageColumns)
+	d.Ends = map[string]string{inspect.Waiting: "Due", inspect.Parked: "Parked", inspect.Retried: "Retried",
+		inspect.Discarded: "Restorable until", "": "Next"}[d.State]
+	by[next].Head = d.Ends
 	if d.Chosen != nil {
 		stored, by = "", d.Chosen
 	}
@@ -130,11 +135,13 @@ var messageColumns = []inspect.Column[inspect.Message]{
 	{Field: "State"}, {Head: "What went wrong", Field: "Error", Value: func(m inspect.Message) any {
 		return cmp.Or(m.Error, m.Reason)
 	}}, {Field: "Queue"}, {Head: "Fails", Field: "Attempt"}, {Field: "Failed"},
-	{Field: "Next", Value: func(m inspect.Message) any {
-		return cmp.Or(m.Due, m.ParkedAt, m.Restorable, m.RetriedAt)
-	}},
-	{Field: "Size"},
+	{Field: "Size"}, next: {Field: "Next", Value: func(m inspect.Message) any { return ends(m) }},
 }
+
+const next = 6 // of messageColumns
+
+// ends is when the state of a message ends or, of one that stays in it, began.
+func ends(m inspect.Message) *time.Time { return cmp.Or(m.Due, m.ParkedAt, m.Restorable, m.RetriedAt) }
 
 // soon is what the tab of the next ten minutes adds to the waiting ones.
 const soon = "due:<10m"

@@ -995,11 +995,15 @@ func TestAHeadingSortsAPage(t *testing.T) {
 		{shown(s, "/groups?state=all&q=queue:*&sort=-last"), `<a href="/groups?q=queue%3A%2A&amp;sort=-parked&amp;state=all" title`},
 		{shown(s, "/groups?state=all&q=queue:*&sort=-last"), `<a href="/groups?q=queue%3A%2A&amp;sort=-last&amp;state=ignored">ignored`},
 		{shown(s, "/groups?state=all&q=queue:*&sort=-last"), `<input type="hidden" name="sort" value="-last">`},
+		{shown(s, "/messages?q=state:parked"), `aria-sort="descending"><a href="/messages?q=state%3Aparked&amp;sort=next" title="Sort by this">Parked</a>`},
+		{shown(s, "/messages?q=state:waiting"), `>Due</a>`},
+		{shown(s, "/messages?q="), `>State</a>`},
 	} {
 		if !strings.Contains(c.page, c.want) {
 			t.Errorf("the page has no %s: %s", c.want, c.page)
 		}
 	}
+	expect.Equal(t, strings.Contains(shown(s, "/messages?q=state:parked"), ">State</a>"), false, "a list of one state names it in each row")
 	page := get(h, "/messages?q=queue:*&columns=queue,size&after=0.x&sort=-size").Body.String()
 	page += get(h, "/messages?q=queue:*&columns=queue,size&sort=-size").Body.String()
 	for _, want := range []string{
