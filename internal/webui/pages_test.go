@@ -76,7 +76,7 @@ type replaying struct{ operations.Console }
 
 func (replaying) Operation(context.Context, auth.Caller, string) (operations.Operation, error) {
 	return operations.Operation{
-		Plan: operations.Plan{ID: "x", Verb: actions.Replay, Count: 10}, State: operations.Canceled, Done: 9,
+		Plan: operations.Plan{ID: "x", Verb: actions.Replay, Count: 10}, State: operations.Canceled, Done: 7, SkippedN: 2,
 		Ended: &time.Time{},
 		Replayed: &operations.Replayed{
 			Sent: 9, FailedAgain: 4, NotSeenSince: 5, StillHere: 1, OtherErrors: 1,
@@ -97,6 +97,7 @@ func TestAReplayShowsWhatFailedAgain(t *testing.T) {
 		return auth.Caller{Name: "ann", Role: auth.Operator}
 	}}), "/operations/x").Body.String()
 	for _, want := range []string{
+		"<b>7 of 10</b> made due, <b>2</b> skipped: not there any more.", "without a rate limit",
 		"<dt>Sent</dt><dd>9</dd>", "<dt>Failed again</dt><dd>4</dd>", "<dt>Not seen since</dt><dd>5</dd>",
 		"<dt>Still here</dt><dd>1</dd>", "counting continues until they are sent", "<li><b>1</b> other errors</li>",
 		`<li><b>2</b> <a href="/messages?q=group%3A96d8e04626528643"><bdi>no &lt;b&gt;stock&lt;/b&gt; of #</bdi></a>`,
