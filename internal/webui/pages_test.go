@@ -696,18 +696,18 @@ func TestThePageShowsWhatDoctorFound(t *testing.T) {
 	}
 	page := as("/queues/orders.capture")
 	expect.Contains(t, page, "the page of the queue", "to &lt;secret&gt;", "Enrol it:",
-		"<code>redrive enroll orders.capture</code>", "Looked at")
+		"to &lt;secret&gt;</bdi>.", "<code>redrive enroll orders.capture</code>", "Checked")
 	expect.Equal(t, strings.Contains(page, "it drops"), false, "it has what was found about another")
 	expect.Contains(t, as("/health"), "Health", `<a href="/queues/orders.capture">`,
-		`<a href="/queues/mail.send">`, "1 finding", "Looked at")
+		`<a href="/queues/mail.send">`, "1 finding", "Checked")
 	page = as("/queues/orders.capture", "orders.*")
-	expect.Contains(t, page, "the page of a limited caller", "it dead-letters", "Looked at")
+	expect.Contains(t, page, "the page of a limited caller", "it dead-letters", "Checked")
 	expect.Equal(t, strings.Contains(page, "secret") || strings.Contains(page, "Enrol it"), false,
 		"it has what may name others")
 	expect.Equal(t, strings.Contains(as("/health", "orders.*"), "mail.send"), false,
 		"Health names a queue that is not seen")
 	found = inspect.Checkup{}
-	expect.Contains(t, as("/queues/orders.capture"), "the page before a checkup", "Is it set up rightly?")
+	expect.Contains(t, as("/queues/orders.capture"), "the page before a checkup", "Check its setup:")
 }
 
 // A queue's page has the same picture of its last hour and of its last day.
@@ -800,7 +800,8 @@ func TestTheOverviewSaysWhatIsDue(t *testing.T) {
 type parts struct{ listing }
 
 func (parts) Overview(context.Context, auth.Caller) (inspect.Overview, error) {
-	return inspect.Overview{Parts: []inspect.Part{{Name: "Store", Text: "full <b>"}, {Name: "Ledger", Text: "adds up", Well: true}}}, nil
+	return inspect.Overview{Parts: []inspect.Part{{Name: "Store", Text: "full <b>"}, {Name: "Ledger", Text: "adds up", Well: true}},
+		Ready: true, Verdict: "1 thing is wrong", Conditions: []condition.Condition{{Kind: condition.Store, Text: "full"}}}, nil
 }
 
 func (parts) Ledger(context.Context, auth.Caller, bool, string, int) (inspect.Ledger, error) {
@@ -809,7 +810,8 @@ func (parts) Ledger(context.Context, auth.Caller, bool, string, int) (inspect.Le
 
 func TestHealthShowsEachPart(t *testing.T) {
 	page := shown(parts{list()}, "/health")
-	for _, want := range []string{`<dt>Store</dt><dd><span class="state stopped">wrong</span> <bdi>full &lt;b&gt;</bdi>`, `<dt>Ledger</dt><dd><bdi>adds up</bdi>`} {
+	for _, want := range []string{`<dt>Store</dt><dd><span class="state stopped">wrong</span> <bdi>full &lt;b&gt;</bdi>`, `<dt>Ledger</dt><dd><bdi>adds up</bdi>`,
+		`<b>Ready.</b> But 1 thing is wrong:</h2><ul><li>`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page of health does not have %s", want)
 		}
