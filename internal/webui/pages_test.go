@@ -731,13 +731,18 @@ func TestAGroupHasAPage(t *testing.T) {
 		c.Role = role
 		return get(webui.Handler(s, webui.Options{Caller: func(*http.Request) auth.Caller { return c }}), "/groups/"+id).Body.String()
 	}
+	parked, err := s.Search(t.Context(), webtest.Root, "state:parked group:"+id, "", 1)
+	expect.NoError(t, err)
+	_, err = s.Act(t.Context(), webtest.Root, actions.Act{Verb: actions.Replay, IDs: []string{parked.Messages[0].ID}})
+	expect.NoError(t, err)
 	g, err := s.Group(t.Context(), webtest.Root, id)
 	if err != nil || g.Newest == nil {
 		t.Fatal(g, err)
 	}
 	page, most := as(auth.Operator), g.Attempts[0]
 	for _, want := range []string{
-		fmt.Sprintf("<dt>How often they failed</dt><dd>%d messages %s times", most.Count, most.Value),
+		fmt.Sprintf("<dt>Failures</dt><dd>%d messages %s times", most.Count, most.Value), "1 message not since a replay",
+		`<b>Note:</b> <bdi>gateway incident INC-2231`, html.EscapeString(g.Rule),
 		fmt.Sprintf(`<dt>Type</dt><dd><bdi>%s</bdi> <span class="dim">%d messages</span>`, g.Types[0].Value, g.Types[0].Count),
 		html.EscapeString(g.Newest.Error), `<a href="/queues/` + g.Queue + `">`, `href="/messages?q=state%3Aparked&#43;group%3A` + id + `"`,
 		`<a href="/messages/` + g.Newest.Key + `">`, `<a href="/messages/` + g.Oldest.Key + `">`,
