@@ -29,6 +29,7 @@ var functions = template.FuncMap{
 	"when":      when,
 	"clock":     func(t time.Time) template.HTML { return timeOf(t, "data-clock", t.UTC().Format("15:04:05 UTC")) },
 	"minute":    func(t time.Time) template.HTML { return timeOf(t, `data-clock="short"`, t.UTC().Format("15:04")) },
+	"past":      func(t *time.Time) bool { return !t.After(time.Now()) },
 	"silent":    func(r inspect.Replica) bool { return r.Silent(time.Now()) },
 	"clean":     clean,
 	"short":     short,

@@ -973,6 +973,16 @@ func opened(page string) string {
 	return strings.Join(all, " ")
 }
 
+// The list of queues tells what is due from what will be, and names a way only where it is RabbitMQ's.
+func TestTheQueuesSayWhatIsDue(t *testing.T) {
+	past, ahead := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	page := shown(list(inspect.Queue{Name: "a", Policy: "p", Way: "redis", NextDue: &past},
+		inspect.Queue{Name: "b", Policy: "p", Way: "native", NextDue: &ahead}), "/queues")
+	expect.Contains(t, page, "the page", `due since</span> <time data-when datetime="`+past.UTC().Format("2006-01-02T15:04"),
+		`next due</span> <time data-when datetime="`+ahead.UTC().Format("2006-01-02T15:04"), "waits in RabbitMQ (native)")
+	expect.Equal(t, strings.Contains(page, "redis"), false, "it names the store's way")
+}
+
 // A heading sorts the rows of a page by what is in its column, and again the other way round; what is not known is least.
 func TestAHeadingSortsAPage(t *testing.T) {
 	at := func(n int) *inspect.AtBroker { return &inspect.AtBroker{Exists: true, Ready: n, Unacked: &n} }
