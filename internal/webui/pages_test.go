@@ -828,6 +828,8 @@ func TestTheOverviewSaysThatNothingWaits(t *testing.T) {
 	shop := webtest.New(memstore.New(), nil, inspect.Config{})
 	if page := shown(shop, "/"); !strings.Contains(page, "Nothing waits, so nothing is due.") {
 		t.Error("the overview of an empty shop does not say that nothing waits")
+	} else if _, after, _ := strings.Cut(page, `id="failing-title"`); !strings.Contains(after, "Followed: what comes is retried") {
+		t.Error("other dead-letter queues are not at the end, with what is done to them")
 	}
 }
 

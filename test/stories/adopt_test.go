@@ -716,7 +716,7 @@ func TestAQueueThatCannotBeFollowed(t *testing.T) {
 		_, page := s.get(t, "/")
 		out, _ := s.redrive(t, "adopt")
 		for onPage, inTable := range map[string]string{"late": "late", "Not followed: missing": "missing, park",
-			"fine.dlq": "fine.dlq", "Followed, then park": "following, park"} {
+			"fine.dlq": "fine.dlq", "Followed: what comes is parked": "following, park"} {
 			if !strings.Contains(page, onPage) || !strings.Contains(out, inTable) {
 				t.Errorf("%s is not on the page, or redrive adopt says\n%s", onPage, out)
 			}
