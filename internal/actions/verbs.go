@@ -95,7 +95,7 @@ var Verbs = []VerbInfo{
 		Verb: Discard, Title: "Discard", One: "message is discarded; it can be restored for a set time",
 		More: "messages are discarded; they can be restored for a set time",
 		Role: auth.Operator, Event: retry.Discarded, Danger: true,
-		Before:  "They are not retried any more, and can be restored for a set time.",
+		Before:  "Discarded messages are not retried, and can be restored for a set time.",
 		Offered: []string{inspect.Waiting, inspect.Parked},
 		Short:   "Discard messages; they can be restored for a set time",
 		skip: func(_ RecordChange, r *store.Record) string {

@@ -400,7 +400,7 @@ func TestFormsLeadToPagesUnderTheBase(t *testing.T) {
 	}
 	expect.Contains(t, asks, "the confirmation", "can be restored for 30d.")
 	plan := leads("/messages/plan", url.Values{"verb": {"discard"}, "q": {"queue:stock.sync"}}, "/plans/")
-	expect.Contains(t, get(h, base+plan).Body.String(), "the plan of a discard", "can be restored for 30d.")
+	expect.Contains(t, get(h, base+plan).Body.String(), "the plan of a discard", "can be restored for 30d.", "Where they are")
 	leads("/messages/act", url.Values{"verb": {"discard"}, "id": {has.Order}, "confirmed": {"1"}, "q": {"queue:a"}}, "/messages?q=queue%3Aa&did=discard&n=1")
 	leads("/queues/pause", url.Values{"queue": {"stock.sync"}}, "/queues?did=pause&n=1")
 	leads("/queues/resume", url.Values{"queue": {"stock.sync"}}, "/queues?did=resume&n=1")
