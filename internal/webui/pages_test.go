@@ -1137,6 +1137,15 @@ func TestTheOverviewNamesWhatIsPaused(t *testing.T) {
 	}
 }
 
+// What happened to a message has an error once, as long as it stays the same.
+func TestAMessageRepeatsNoError(t *testing.T) {
+	s := webtest.Stocked(inspect.Config{})
+	page := shown(s, "/messages/"+s.Has.Order)
+	expect.Equal(t, fmt.Sprint(strings.Count(page, `<p class="error">`), strings.Count(page, `<p class="dim">the same error`)), "1 4",
+		"attempts with the error, and with the same one")
+	expect.Contains(t, page, "the page", "waited <b>10s</b>")
+}
+
 // The page of a waiting message says what holds it back, and how late its retries were.
 func TestAMessageSaysWhatHoldsItBack(t *testing.T) {
 	now := time.Now()
