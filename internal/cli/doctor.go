@@ -166,13 +166,19 @@ func verdict(reports []doctor.Report) error {
 			n[f.Status]++
 		}
 	}
-	rest := plural(n[doctor.Warning], "warning", "warnings") + ", " +
-		plural(n[doctor.Unknown], "check could not be made", "checks could not be made")
+	var rest []string
+	if w := n[doctor.Warning]; w > 0 {
+		rest = append(rest, plural(w, "warning", "warnings"))
+	}
+	if u := n[doctor.Unknown]; u > 0 {
+		rest = append(rest, plural(u, "check could not be made", "checks could not be made"))
+	}
 	switch {
 	case n[doctor.Wrong] > 0:
-		return exitErrorf(ExitPrecondition, "%s wrong, %s", plural(n[doctor.Wrong], "thing is", "things are"), rest)
-	case n[doctor.Warning]+n[doctor.Unknown] > 0:
-		return exitErrorf(ExitPartly, "nothing is wrong; %s", rest)
+		rest = slices.Insert(rest, 0, plural(n[doctor.Wrong], "thing is", "things are")+" wrong")
+		return exitErrorf(ExitPrecondition, "%s", strings.Join(rest, ", "))
+	case len(rest) > 0:
+		return exitErrorf(ExitPartly, "nothing is wrong; %s", strings.Join(rest, ", "))
 	}
 	return nil
 }
@@ -192,13 +198,14 @@ func (p *program) showReports(reports []doctor.Report) error {
 		if i > 0 {
 			b.WriteString("\n")
 		}
-		(&diagnosis{&b, colour, map[string]bool{}}).write(r)
+		(&diagnosis{&b, p.tableOn(p.out).width, colour, map[string]bool{}}).write(r)
 	}
 	return p.print(b.String(), nil)
 }
 
 type diagnosis struct {
 	w      io.Writer
+	width  int // of the terminal; 0: none
 	colour bool
 	shown  map[string]bool // reasons that were written, by check
 }
@@ -216,8 +223,8 @@ func (d *diagnosis) write(r doctor.Report) {
 	if r.Queues != nil {
 		queues = fmt.Sprintf(": %s, %d enrolled", plural(*r.Queues, "queue", "queues"), *r.Enrolled)
 	}
-	fmt.Fprintf(d.w, "RabbitMQ %s at %s, virtual host %s%s\n", plain(cmp.Or(r.Version, "(version unknown)")),
-		plain(r.Broker), plain(fmt.Sprintf("%q", r.VHost)), queues)
+	d.line("", fmt.Sprintf("RabbitMQ %s at %s, virtual host %q%s", cmp.Or(r.Version, "(version unknown)"), r.Broker,
+		r.VHost, queues))
 	ok := map[string]bool{}
 	var unknown []doctor.Finding
 	var groups []queueFindings
@@ -227,10 +234,10 @@ func (d *diagnosis) write(r doctor.Report) {
 			ok[f.Check] = true
 		case f.Status == doctor.Unknown:
 			unknown = append(unknown, f)
-		case n > 0 && groups[n-1].queue == f.Queue:
+		case n > 0 && groups[n-1].queues[0] == f.Queue:
 			groups[n-1].findings = append(groups[n-1].findings, f)
 		default:
-			groups = append(groups, queueFindings{queue: f.Queue, findings: []doctor.Finding{f}})
+			groups = append(groups, queueFindings{[]string{f.Queue}, []doctor.Finding{f}})
 		}
 	}
 	for _, g := range mergeAlike(groups) {
@@ -245,10 +252,9 @@ func (d *diagnosis) write(r doctor.Report) {
 	}
 }
 
-// queueFindings are the findings of one queue, or of several with the same findings.
+// queueFindings are the findings of one queue, or of several with the same findings; queues[0] is "" for the service.
 type queueFindings struct {
-	queue    string
-	others   []string
+	queues   []string
 	findings []doctor.Finding
 }
 
@@ -257,10 +263,15 @@ func mergeAlike(groups []queueFindings) (all []queueFindings) {
 	for _, g := range groups {
 		var key strings.Builder
 		for _, f := range g.findings {
-			fmt.Fprintf(&key, "%s\x00%s\x00%s\x00", f.Check, f.Status, f.What)
+			fmt.Fprintf(&key, "%s\x00%s\x00%s\x00%s\x00", f.Check, f.Status, f.What, f.Remedy)
 		}
-		if i, ok := at[key.String()]; ok && g.queue != "" {
-			all[i].others = append(all[i].others, g.queue)
+		i, ok := at[key.String()]
+		if queue := g.queues[0]; ok && queue != "" {
+			all[i].queues = append(all[i].queues, queue)
+			for j := range g.findings {
+				f := &all[i].findings[j]
+				f.Commands = together(slices.Clone(f.Commands), g.findings[j].Commands, queue)
+			}
 			continue
 		}
 		at[key.String()] = len(all)
@@ -269,28 +280,40 @@ func mergeAlike(groups []queueFindings) (all []queueFindings) {
 	return all
 }
 
-func (d *diagnosis) group(g queueFindings) {
-	title := "RabbitMQ and the service"
-	if g.queue != "" {
-		title = "queue " + plain(g.queue)
-	}
-	if len(g.others) > 0 {
-		const most = 5
-		shown := g.others[:min(most, len(g.others))]
-		title = fmt.Sprintf("%s, and %d more alike: %s", title, len(g.others), plain(strings.Join(shown, ", ")))
-		if len(g.others) > most {
-			title += ", …"
+// together adds a queue's commands to those of others. enroll takes all queues at once.
+func together(all, more []string, queue string) []string {
+	for i, c := range more {
+		one, last := strings.CutSuffix(c, " "+doctor.Quote(queue))
+		if last && i < len(all) && strings.Contains(one, " enroll ") && strings.HasPrefix(all[i], one+" ") {
+			all[i] += " " + doctor.Quote(queue)
+		} else if !slices.Contains(all, c) {
+			all = append(all, c)
 		}
 	}
-	fmt.Fprintf(d.w, "\n%s\n", title)
+	return all
+}
+
+func (d *diagnosis) group(g queueFindings) {
+	title := "RabbitMQ and the service"
+	if n := len(g.queues); n > 1 {
+		const most = 5
+		title = fmt.Sprintf("%d queues: %s", n, strings.Join(g.queues[:min(most, n)], ", "))
+		if n > most {
+			title += fmt.Sprintf(" and %d more", n-most)
+		}
+	} else if g.queues[0] != "" {
+		title = "queue " + g.queues[0]
+	}
+	fmt.Fprintln(d.w)
+	d.line("", title)
 	width := 0
 	for _, f := range g.findings {
 		width = max(width, len(f.Check))
 	}
 	slices.SortStableFunc(g.findings, func(a, b doctor.Finding) int { return rank(b.Status) - rank(a.Status) })
 	for _, f := range g.findings {
-		fmt.Fprintf(d.w, "  %s  %-*s  %s\n", d.paint(f.Status, fmt.Sprintf("%-7s", f.Status)), width, f.Check,
-			plain(f.What))
+		d.line(fmt.Sprintf("  %s  ", d.paint(f.Status, fmt.Sprintf("%-7s", f.Status))),
+			fmt.Sprintf("%-*s  %s", width, f.Check, f.What))
 		if !d.shown[f.Check+f.Why] {
 			wrap(d.w, indent, f.Why)
 			d.shown[f.Check+f.Why] = true
@@ -299,6 +322,18 @@ func (d *diagnosis) group(g queueFindings) {
 		for _, c := range f.Commands {
 			fmt.Fprintf(d.w, "%s$ %s\n", indent, plain(c))
 		}
+	}
+}
+
+// line writes one line, or at a terminal as many as it takes.
+func (d *diagnosis) line(head, text string) {
+	room := d.width
+	if room > 0 {
+		room = max(minRoom, room-len(indent))
+	}
+	for _, line := range wrapped(plain(text), room) {
+		fmt.Fprintln(d.w, head+line)
+		head = indent
 	}
 }
 
@@ -323,13 +358,13 @@ func (d *diagnosis) unknown(all []doctor.Finding) {
 		checks[f.Why] = append(checks[f.Why], name)
 	}
 	for _, why := range reasons {
-		fmt.Fprintf(d.w, "  %s  %s\n", d.paint(doctor.Unknown, "unknown"), plain(strings.Join(checks[why], ", ")))
+		d.line(fmt.Sprintf("  %s  ", d.paint(doctor.Unknown, "unknown")), strings.Join(checks[why], ", "))
 		wrap(d.w, indent, why)
 	}
 }
 
 const (
-	lineWidth = 100
+	lineWidth = 80
 	indent    = "           " // of what is said about a finding
 )
 

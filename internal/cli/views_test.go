@@ -600,7 +600,7 @@ func TestAGroupIsShownWhole(t *testing.T) {
 	}
 }
 
-func diagnosed(colour bool, findings ...doctor.Finding) string {
+func diagnosed(width int, colour bool, findings ...doctor.Finding) string {
 	var b strings.Builder
 	r := doctor.Report{Status: doctor.OK, Broker: "amqp://x/", VHost: "/", Version: "4.3.6", Findings: findings}
 	for _, f := range findings {
@@ -608,12 +608,12 @@ func diagnosed(colour bool, findings ...doctor.Finding) string {
 			r.Status = f.Status
 		}
 	}
-	(&diagnosis{&b, colour, map[string]bool{}}).write(r)
+	(&diagnosis{&b, width, colour, map[string]bool{}}).write(r)
 	return b.String()
 }
 
 func TestDiagnoses(t *testing.T) {
-	if got, want := diagnosed(false, doctor.Finding{Check: "clock", Status: doctor.OK}), "RabbitMQ 4.3.6 at amqp://x/, virtual host \"/\"\nok all 1 check\n"; got != want {
+	if got, want := diagnosed(0, false, doctor.Finding{Check: "clock", Status: doctor.OK}), "RabbitMQ 4.3.6 at amqp://x/, virtual host \"/\"\nok all 1 check\n"; got != want {
 		t.Errorf("when all is well it says %q", got)
 	}
 	var all []doctor.Finding
@@ -622,9 +622,10 @@ func TestDiagnoses(t *testing.T) {
 	}
 	all = append(all, doctor.Finding{Check: "lifetime", Status: doctor.Wrong, Queue: "q8", What: "gone"},
 		doctor.Finding{Check: "alarms", Status: doctor.Unknown, What: "not looked at", Why: "no tag"}, doctor.Finding{Check: "disk-room", Status: doctor.Unknown, What: "not looked at", Why: "no tag"})
-	got := diagnosed(false, all...)
+	got := diagnosed(0, false, all...)
 	for _, want := range []string{
-		"\nqueue q0, and 7 more alike: q1, q2, q3, q4, q5, …\n  warning  consumers  none\ufffd[2J\n           Because.\n           Start:\n           $ redrive pause q0\n",
+		"\n8 queues: q0, q1, q2, q3, q4 and 3 more\n  warning  consumers  none\ufffd[2J\n           Because.\n           Start:\n           $ redrive pause q0\n           $ redrive pause q1\n",
+		"           $ redrive pause q7\n\nqueue q8\n",
 		"\nqueue q8\n  wrong    lifetime   gone\n  warning  consumers  none\ufffd[2J\n           Start:\n", // the reason was said
 		"\nnot checked, or only in part\n  unknown  alarms, disk-room\n           no tag\n",
 	} {
@@ -632,8 +633,25 @@ func TestDiagnoses(t *testing.T) {
 			t.Errorf("it does not say %q:\n%s", want, got)
 		}
 	}
-	if got := diagnosed(true, all...); !strings.Contains(got, "\x1b[31;1mwrong  \x1b[0m  lifetime   gone\n") || strings.Contains(got, "[2J\x1b") {
+	if got := diagnosed(0, true, all...); !strings.Contains(got, "\x1b[31;1mwrong  \x1b[0m  lifetime   gone\n") || strings.Contains(got, "[2J\x1b") {
 		t.Errorf("in colour: %q", got)
+	}
+	// Queues with the same fault are enrolled by one command, which is not wrapped. What is repaired otherwise is said by itself.
+	all = nil
+	for _, q := range []string{"a b", "orders", "mail"} {
+		all = append(all, doctor.Finding{Check: "dead-lettering", Status: doctor.Wrong, Queue: q, What: strings.Repeat("it has none ", 9), Commands: []string{"redrive enroll --config x.yaml " + doctor.Quote(q)}})
+	}
+	all[2].Remedy = "Ask."
+	got = diagnosed(60, false, all...)
+	for _, want := range []string{"\n2 queues: a b, orders\n  wrong    dead-lettering  it has none", "\n           none it has none", "\n           $ redrive enroll --config x.yaml 'a b' orders\n\nqueue mail\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("it does not say %q:\n%s", want, got)
+		}
+	}
+	for line := range strings.Lines(got) {
+		if !strings.Contains(line, "$ ") && utf8.RuneCountInString(line) > 61 {
+			t.Errorf("of more than 60 columns: %s", line)
+		}
 	}
 }
 
