@@ -299,8 +299,9 @@ func TestPoliciesAndRetryExchanges(t *testing.T) {
 			finds(t, c, name)
 		}
 		v.Policy("limits", "orders", 9, map[string]any{"max-length": 5})
-		finds(t, c, "policy-in-force", `wrong orders: its policy "redrive.orders" of priority 0 is not in force: policy "limits" of priority 9 is $ redrive enroll --at-least-once orders`)
-		enrolled() // what it says
+		finds(t, c, "policy-in-force", `wrong orders: its enrolment, a policy of priority 0, is not in force: policy "limits" of priority 9 is $ redrive enroll --at-least-once orders`)
+		finds(t, c, "dead-lettering") // which the same command repairs
+		enrolled()                    // what it says
 		finds(t, c, "policy-in-force")
 		v.Must(http.MethodPut, "operator-policies/"+v.Name+"/op", map[string]any{"pattern": "orders", "apply-to": "queues", "definition": map[string]any{"message-ttl": 5000}})
 		finds(t, c, "policy-in-force", `warning orders: the operator policy "op" puts message-ttl: 5000 on it`, "rabbitmqctl clear_operator_policy -p "+v.Name+" op")

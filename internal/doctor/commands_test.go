@@ -121,6 +121,9 @@ var faults = []fault{
 	{"dead-letter-exchange", "wrong: the exchange redrive is not bound", doctorFix, func(v *faulty) {
 		must(v.t, v.Channel().QueueUnbind(wire.QueueIntake, "", wire.ExchangeDeadLetters, nil))
 	}},
+	{"forwards", `wrong: policy "p" forwards to the queue de ad, which does not exist`, "curl -u", func(v *faulty) {
+		v.yaml = strings.Replace(v.yaml, "attempts", "exhausted: {forward: {queue: de ad}}, attempts", 1)
+	}},
 	{"intake", "wrong: the queue redrive.intake does not exist", doctorFix, func(v *faulty) {
 		v.DeleteQueue(wire.QueueIntake)
 	}},
@@ -166,7 +169,7 @@ var faults = []fault{
 			v.kept("gone")
 			v.fails()
 		}},
-	{"policy-in-force", `wrong orders: its policy "redrive.orders" of priority 0 is not in force`, "redrive enroll",
+	{"policy-in-force", `wrong orders: its enrolment, a policy of priority 0, is not in force`, "redrive enroll",
 		func(v *faulty) {
 			v.enrolled("")
 			v.Policy("limits", "orders", 9, map[string]any{"max-length": 5})

@@ -339,6 +339,8 @@ func deadLettering(s *Scene) (all []Finding) {
 			// No policy is for it.
 		case !has && (q.AutoDelete && !exact || handled[q.Name]):
 			// A reply queue; the library's; somebody's own dead-letter queue.
+		case !has && management.PolicyNamed(s.Policies, "redrive."+q.Name) != nil:
+			// See policyInForce.
 		case !has:
 			all = append(all, Finding{Queue: q.Name, Status: status, What: "it has no dead-letter exchange: " +
 				s.dropped(q), Remedy: "Point it at Redrive:", Commands: []string{s.redrive("enroll", q.Name)}})
@@ -615,7 +617,7 @@ func policyInForce(s *Scene) (all []Finding) {
 				command += " --at-least-once"
 			}
 			all = append(all, Finding{Queue: q.Name, Status: Wrong,
-				What:   fmt.Sprintf("its policy %q of priority %d is not in force: %s", ours.Name, ours.Priority, by),
+				What:   fmt.Sprintf("its enrolment, a policy of priority %d, is not in force: %s", ours.Priority, by),
 				Remedy: "Merge both, above the other:", Commands: []string{s.redrive(command, q.Name)}})
 		}
 		if q.OperatorPolicy == "" || !enrolled {
@@ -654,10 +656,18 @@ func forwards(s *Scene) (all []Finding) {
 		for _, to := range p.Forwards() {
 			gone := s.gone(to.Exchange, to.RoutingKey)
 			what := fmt.Sprintf("policy %q forwards to %s", p.Name, gone)
-			if gone != "" && !slices.ContainsFunc(all, func(f Finding) bool { return f.What == what }) {
-				all = append(all, Finding{Status: Wrong, What: what,
-					Remedy: "Declare it, or correct the policy. Then replay what was parked meanwhile."})
+			if gone == "" || slices.ContainsFunc(all, func(f Finding) bool { return f.What == what }) {
+				continue
 			}
+			f := Finding{Status: Wrong, What: what,
+				Remedy: "Declare it, or correct the policy. Then replay what was parked meanwhile."}
+			if to.Exchange == "" {
+				f.Remedy = "Correct the policy, or declare the queue. Then replay what was parked meanwhile."
+				f.Commands = []string{"curl -u " + Quote(s.Manage.User()) + " -X PUT -d " +
+					Quote(`{"durable":true,"arguments":{"x-queue-type":"quorum"}}`) + " " +
+					Quote(s.Manage.URL("queues", to.RoutingKey))}
+			}
+			all = append(all, f)
 		}
 	}
 	return all

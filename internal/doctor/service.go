@@ -37,7 +37,7 @@ var serviceChecks = []Check{
 		Why: "During an alarm RabbitMQ accepts no messages, so nothing is retried until it ends."},
 	{Name: "disk-room", Title: "room on the disks of RabbitMQ", Needs: []Part{Nodes}, Run: diskRoom,
 		Why: "Below its limit a node raises an alarm and accepts no messages."},
-	{Name: "redis", Title: "how safe messages are in Redis", Needs: []Part{Store}, Run: redis,
+	{Name: "redis", Title: "how safe messages are in Redis", Run: redis,
 		Why: "A message is acknowledged to RabbitMQ once Redis has it, as safely as durability says: what Redis then " +
 			"loses is lost."},
 	{Name: "store-room", Title: "room for messages in the store", Needs: []Part{Store}, Run: storeRoom,
@@ -56,7 +56,7 @@ var serviceChecks = []Check{
 		Why: "Without them messages stay in RabbitMQ, or cannot be retried; and what a framework such as Celery " +
 			"publishes to the exchange of a retried message is lost."},
 	{Name: "service", Title: "the service answers and is ready", Run: running,
-		Why: "While it is not, failed messages pile up in RabbitMQ, or are not retried."},
+		Why: "While the service is down or not ready, failed messages pile up in RabbitMQ, or are not retried."},
 	{Name: "dead-letter-exchange", Title: "the exchange redrive: internal, durable, fanout, bound to redrive.intake",
 		Needs: []Part{Exchanges, Bindings}, Run: deadLetterExchange, ByAMQP: deadLetterExchangeByAMQP,
 		Why: "What arrives through it counts as dead-lettered by RabbitMQ itself. Where it is missing or bound to " +
@@ -309,7 +309,7 @@ func running(s *Scene) (all []Finding) {
 	for _, p := range v.Problems {
 		f := Finding{Status: Wrong, What: "not ready: " + p}
 		if condition.LineReady(p) {
-			f = Finding{Status: Warning, What: p}
+			f = Finding{Status: Warning, What: p, Why: "The service is ready, and warns of this itself."}
 		}
 		f.Commands = status
 		all = append(all, f)
@@ -687,6 +687,9 @@ func redis(s *Scene) (all []Finding) {
 	c := s.Config.Store.Redis
 	if c.URL == "" {
 		return []Finding{{Status: OK, What: "messages are kept on this machine's disk, not in Redis"}}
+	}
+	if err := s.Missing[Store]; err != nil {
+		return []Finding{{Status: Unknown, What: "not looked at: how safe messages are in Redis", Why: err.Error()}}
 	}
 	for i := range s.Redis {
 		all = append(all, redisServer(&s.Redis[i], cmp.Or(c.Durability, string(redisstore.Synced)),
