@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -83,7 +84,7 @@ func (b Backoff) maxOf(n int) time.Duration {
 // Max returns the longest delay, after however many failures.
 func (b Backoff) Max() time.Duration { return b.maxOf(math.MaxInt) }
 
-// String describes how delays grow: "fixed at 30s".
+// String describes how delays grow: "fixed at 30s", or "1s, 10m x3".
 func (b Backoff) String() string {
 	f := FormatDuration
 	switch b.kind {
@@ -92,7 +93,19 @@ func (b Backoff) String() string {
 	case exponential:
 		return fmt.Sprintf("exponential from %s, times %v, to %s", f(b.initial), b.factor, f(b.max))
 	case list:
-		return fmt.Sprintf("a list of %d", len(b.list))
+		var all []string
+		for rest := b.list; len(rest) > 0; {
+			n := 1
+			for n < len(rest) && rest[n] == rest[0] {
+				n++
+			}
+			text := f(rest[0])
+			if n > 1 {
+				text += fmt.Sprintf(" x%d", n)
+			}
+			all, rest = append(all, text), rest[n:]
+		}
+		return strings.Join(all, ", ")
 	}
 	return "fixed at " + f(b.initial)
 }

@@ -169,7 +169,7 @@ func TestPoliciesInWords(t *testing.T) {
 	for want, got := range map[string]string{
 		"fixed at 5s":                  Fixed(5 * s).String(),
 		"linear from 1s by 2s to 1m":   Linear(s, 2*s, time.Minute).String(),
-		"a list of 2":                  List(s, s).String(),
+		"1s, 5s x2":                    List(s, 5*s, 5*s).String(),
 		"±20%":                         Jitter{}.String(),
 		"±25%":                         Fraction(0.25).String(),
 		"none":                         None.String(),

@@ -167,7 +167,7 @@ func TestRules(t *testing.T) {
 	}
 	expect.Equal(t, strings.Join(got, "|"), strings.Join([]string{
 		`bad data: error:"invalid IBAN" or exception:ValidationError: park`,
-		"2: error:/timeout|deadlock/ attempt:<3: retry, a list of 2, 4 attempts",
+		"2: error:/timeout|deadlock/ attempt:<3: retry, 200ms, 1s, 4 attempts",
 		"3: header.x-tenant:trial: discard",
 		"4: type:Payment: retry, fixed at 5m",
 		"5: type:Refund\nkey:eu.*\n: forward to exchange \"refunds\"",
