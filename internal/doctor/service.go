@@ -304,18 +304,19 @@ func running(s *Scene) (all []Finding) {
 		return []Finding{{Status: Warning, What: fmt.Sprintf("no service answers at %s: %v", v.Asked, v.Err),
 			Remedy: "Start it, or give the address of one by --address.", Commands: []string{s.redrive("serve")}}}
 	}
+	const itself = "The service warns of this itself."
 	// Not as s.Call, whose --vhost is in the address already.
 	status := []string{"redrive status --address " + Quote(v.Asked)}
 	for _, p := range v.Problems {
 		f := Finding{Status: Wrong, What: "not ready: " + p}
 		if condition.LineReady(p) {
-			f = Finding{Status: Warning, What: p, Why: "The service is ready, and warns of this itself."}
+			f = Finding{Status: Warning, What: p, Why: itself}
 		}
 		f.Commands = status
 		all = append(all, f)
 	}
 	for _, n := range v.Notices {
-		all = append(all, Finding{Status: Warning, What: n, Commands: status})
+		all = append(all, Finding{Status: Warning, What: n, Why: itself, Commands: status})
 	}
 	return all
 }
