@@ -223,7 +223,7 @@ func (d *diagnosis) write(r doctor.Report) {
 	if r.Queues != nil {
 		queues = fmt.Sprintf(": %s, %d enrolled", plural(*r.Queues, "queue", "queues"), *r.Enrolled)
 	}
-	d.line("", fmt.Sprintf("RabbitMQ %s at %s, virtual host %q%s", cmp.Or(r.Version, "(version unknown)"), r.Broker,
+	d.line("", "  ", fmt.Sprintf("RabbitMQ %s at %s, virtual host %q%s", cmp.Or(r.Version, "(version unknown)"), r.Broker,
 		r.VHost, queues))
 	ok := map[string]bool{}
 	var unknown []doctor.Finding
@@ -305,14 +305,14 @@ func (d *diagnosis) group(g queueFindings) {
 		title = "queue " + g.queues[0]
 	}
 	fmt.Fprintln(d.w)
-	d.line("", title)
+	d.line("", "  ", title)
 	width := 0
 	for _, f := range g.findings {
 		width = max(width, len(f.Check))
 	}
 	slices.SortStableFunc(g.findings, func(a, b doctor.Finding) int { return rank(b.Status) - rank(a.Status) })
 	for _, f := range g.findings {
-		d.line(fmt.Sprintf("  %s  ", d.paint(f.Status, fmt.Sprintf("%-7s", f.Status))),
+		d.line(fmt.Sprintf("  %s  ", d.paint(f.Status, fmt.Sprintf("%-7s", f.Status))), indent,
 			fmt.Sprintf("%-*s  %s", width, f.Check, f.What))
 		if !d.shown[f.Check+f.Why] {
 			wrap(d.w, indent, f.Why)
@@ -326,14 +326,14 @@ func (d *diagnosis) group(g queueFindings) {
 }
 
 // line writes one line, or at a terminal as many as it takes.
-func (d *diagnosis) line(head, text string) {
+func (d *diagnosis) line(head, next, text string) {
 	room := d.width
 	if room > 0 {
 		room = max(minRoom, room-len(indent))
 	}
 	for _, line := range wrapped(plain(text), room) {
 		fmt.Fprintln(d.w, head+line)
-		head = indent
+		head = next
 	}
 }
 
@@ -358,7 +358,7 @@ func (d *diagnosis) unknown(all []doctor.Finding) {
 		checks[f.Why] = append(checks[f.Why], name)
 	}
 	for _, why := range reasons {
-		d.line(fmt.Sprintf("  %s  ", d.paint(doctor.Unknown, "unknown")), strings.Join(checks[why], ", "))
+		d.line(fmt.Sprintf("  %s  ", d.paint(doctor.Unknown, "unknown")), indent, strings.Join(checks[why], ", "))
 		wrap(d.w, indent, why)
 	}
 }
