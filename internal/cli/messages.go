@@ -224,12 +224,12 @@ func detail(w io.Writer, m inspect.Detail, now time.Time) {
 	timeline(w, m.Timeline, now)
 	if len(m.Properties) > 0 {
 		fmt.Fprintln(w)
-		rows(w, []column[inspect.Property]{{Head: "Property", Field: "Name"}, {Field: "Value"}}, m.Properties, now)
+		rows(w, []column[inspect.Property]{{Head: "Property", Field: "Name"}, {Field: "Value", Narrow: wraps}}, m.Properties, now)
 	}
 	if len(m.Headers) > 0 {
 		fmt.Fprintln(w)
 		rows(w, []column[inspect.Header]{{Head: "Header", Field: "Name"}, {Field: "Type"}, {Field: "From"},
-			{Field: "Value"}}, m.Headers, now)
+			{Field: "Value", Narrow: wraps}}, m.Headers, now)
 	}
 }
 

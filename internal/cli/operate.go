@@ -189,19 +189,19 @@ func question(p operations.Plan) string {
 
 // preview writes a plan as the page shows it.
 func preview(w io.Writer, p operations.Plan, now time.Time) {
-	fmt.Fprintf(w, "%s Nothing is done yet.\n", plain(question(p)))
+	prose(w, question(p)+" Nothing is done yet.")
 	if p.RestOf != "" {
 		fmt.Fprintf(w, "What operation %s did not reach.\n", plain(p.RestOf))
 	}
 	if p.Query != "" {
-		fmt.Fprintln(w, plain(p.Query))
+		prose(w, p.Query)
 	}
 	if len(p.Leads) > 0 {
 		fmt.Fprintf(w, "Dead letters of: %s\n", plain(strings.Join(p.Leads, ", ")))
 	}
 	if p.Count > 0 && p.Oldest != nil {
-		fmt.Fprintf(w, "They failed between %s and %s; messages that fail later are not included.\n",
-			timeText(p.Oldest), timeText(p.Newest))
+		prose(w, fmt.Sprintf("They failed between %s and %s; messages that fail later are not included.",
+			timeText(p.Oldest), timeText(p.Newest)))
 	}
 	if p.Count > 0 {
 		fmt.Fprintln(w, "\nQUEUE\tMESSAGES\tAT RABBITMQ\tCONSUMERS\tREADY")
@@ -224,7 +224,7 @@ func preview(w io.Writer, p operations.Plan, now time.Time) {
 	if len(p.Skipped) > 0 {
 		fmt.Fprintln(w, "\nLeft out:")
 		for _, s := range p.Skipped {
-			fmt.Fprintf(w, "  %s %s\n", count(s.Count), plain(s.Why))
+			prose(w, "  "+count(s.Count)+" "+s.Why)
 		}
 	}
 	if s := p.Sampled; s != nil {
@@ -257,7 +257,7 @@ func section(w io.Writer, title string, lines []string) {
 		fmt.Fprintln(w, "\n"+title)
 	}
 	for _, s := range lines {
-		fmt.Fprintln(w, "  "+strings.TrimSpace(plain(s)))
+		prose(w, "  "+strings.TrimSpace(s))
 	}
 }
 

@@ -239,9 +239,12 @@ const (
 	noteIndent = "    "
 	minColumn  = 10 // what is left of a column that is cut, or its heading
 	fairColumn = 24 // what is left before other columns go: a time is whole
+	fairText   = 40 // what is left of long text before it goes below its row
 	maxQueue   = 40 // the longest name of a queue that is never cut
 	minRoom    = 20 // of text that wraps
 	maxOnRow   = 300
+	asUsual    = "yes" // which a line below a row need not say
+	wraps      = -1    // the Narrow of a last column that wraps
 )
 
 // table is one of tableWriter's; its first row has the headings, and a row of one cell is a line by itself.
@@ -282,6 +285,9 @@ func (t *table) measure() (widths, fair, worst []int) {
 		for c, text := range row {
 			if c == len(widths) {
 				widths, fair, worst = append(widths, 0), append(fair, fairColumn), append(worst, minColumn)
+				if len(t.narrow) > c && t.narrow[c] == inspect.Below {
+					fair[c] = fairText
+				}
 			}
 			n := utf8.RuneCountInString(text)
 			widths[c] = max(widths[c], n)
@@ -291,7 +297,7 @@ func (t *table) measure() (widths, fair, worst []int) {
 		}
 	}
 	for c := range widths {
-		if head := t.rows[0]; len(head) > c && head[c] == "ID" {
+		if head := t.rows[0]; len(head) > c && slices.Contains([]string{"ID", "HEADER", "PROPERTY"}, head[c]) {
 			worst[c] = widths[c]
 		} else if len(head) > c && head[c] == "QUEUE" {
 			worst[c] = maxQueue
@@ -310,12 +316,18 @@ func lineOf(widths []int) int {
 	return total
 }
 
-// fit makes the table as wide as a line at most: columns of long text go below their rows, others go in the order of
-// Column.Narrow, and then the widest are cut. It returns the headings of those that are gone.
+// fit makes the table as wide as a line at most: columns of long text go below their rows, those without a
+// value go, others go in the order of Column.Narrow, and then the widest are cut. It returns the headings of those that are gone.
 func (t *table) fit(width int) (left []string) {
 	widths, fair, worst := t.measure()
-	for lineOf(fair) > width && len(t.narrow) > 0 && slices.Max(t.narrow) > 0 {
-		c := slices.Index(t.narrow, slices.Max(t.narrow))
+	for lineOf(fair) > width && len(t.narrow) > 0 {
+		last := slices.Max(t.narrow)
+		c := slices.Index(t.narrow, last)
+		if none := t.empty(); none > 0 && last != inspect.Below {
+			c = none
+		} else if last <= 0 {
+			break
+		}
 		if head := t.rows[0][c]; t.narrow[c] != inspect.Below {
 			left = append(left, head)
 		}
@@ -338,16 +350,41 @@ func (t *table) fit(width int) (left []string) {
 			total--
 		}
 	}
+	var all [][]string
 	for _, row := range t.rows {
 		if len(row) == 1 {
-			row[0] = cut(row[0], width)
+			for _, line := range wrapped(row[0], width) {
+				all = append(all, []string{line})
+			}
 			continue
+		}
+		var rest []string // of a last column that wraps
+		if last := len(row) - 1; len(t.narrow) > last && t.narrow[last] == wraps {
+			lines := wrapped(row[last], max(minRoom, widths[last]))
+			row[last], rest = lines[0], lines[1:]
 		}
 		for c := range row {
 			row[c] = cut(row[c], widths[c])
 		}
+		all = append(all, row)
+		for _, text := range rest {
+			row = make([]string, len(row))
+			row[len(row)-1] = text
+			all = append(all, row)
+		}
 	}
+	t.rows = all
 	return left
+}
+
+// empty returns the first column that has no value in any row; -1: none.
+func (t *table) empty() int {
+	for c := 1; c < len(t.rows[0]) && len(t.rows) > 1; c++ {
+		if !slices.ContainsFunc(t.rows[1:], func(row []string) bool { return len(row) > c && row[c] != "-" }) {
+			return c
+		}
+	}
+	return -1
 }
 
 // remove takes a column away, or moves it below its rows.
@@ -361,7 +398,7 @@ func (t *table) remove(column int) {
 		}
 		text := row[column]
 		all = append(all, slices.Delete(row, column, column+1))
-		if below && i > 0 && text != "" && text != "-" {
+		if below && i > 0 && text != "" && text != "-" && text != asUsual {
 			all = append(all, []string{noteIndent + head + ": " + text})
 		}
 	}
@@ -374,6 +411,13 @@ func room(w io.Writer, taken int) int {
 		return max(minRoom, t.width-taken)
 	}
 	return 0
+}
+
+// prose writes a line of text, or as many as it takes.
+func prose(w io.Writer, text string) {
+	for _, line := range wrapped(plain(text), room(w, 0)) {
+		fmt.Fprintln(w, line)
+	}
 }
 
 // wrapped returns a foreign text in lines of so many characters at most; 0: as they are. Lines keep their indentation.

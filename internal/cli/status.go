@@ -60,24 +60,24 @@ func status(w io.Writer, st inspect.Overview, now time.Time) {
 }
 
 func health(w io.Writer, st inspect.Overview, now time.Time) {
-	fmt.Fprintf(w, "redrive %s, up %s, RabbitMQ at %s\n", plain(st.Version),
-		policy.FormatDuration(now.Sub(st.Since).Round(time.Second)), plain(st.Broker))
+	prose(w, fmt.Sprintf("redrive %s, up %s, RabbitMQ at %s", st.Version,
+		policy.FormatDuration(now.Sub(st.Since).Round(time.Second)), st.Broker))
 	switch {
 	case !st.Ready && len(st.Conditions) == 0:
 		fmt.Fprintln(w, "not ready")
 	case st.Ready:
-		fmt.Fprintln(w, plain(strings.TrimSuffix("ready: "+st.Verdict, ": "))) // an earlier service says none
+		prose(w, strings.TrimSuffix("ready: "+st.Verdict, ": ")) // an earlier service says none
 	}
 	for _, c := range st.Conditions {
 		line := c.String()
 		if !st.Ready && c.NotReady {
 			line = "not ready: " + line
 		}
-		fmt.Fprintln(w, plain(line))
+		prose(w, line)
 	}
 	fmt.Fprintf(w, "%s waiting: %s\n", count(st.Waiting), st.Due())
 	for _, notice := range st.Notices {
-		fmt.Fprintf(w, "notice: %s\n", plain(notice))
+		prose(w, "notice: "+notice)
 	}
 }
 
@@ -109,7 +109,7 @@ func elsewhere(q inspect.Queue) bool { return q.Way != "" && q.Way != "disk" && 
 func failing(w io.Writer, st inspect.Overview, now time.Time) {
 	fmt.Fprintln(w)
 	rows(w, []column[inspect.Queue]{
-		{Head: "Queue", Field: "Name"}, {Field: "Policy", Narrow: 3}, {Head: "Wait", Field: "Way", Narrow: 4},
+		{Head: "Queue", Field: "Name"}, {Field: "Policy", Narrow: 3}, {Head: "Waits in", Field: "Way", Narrow: 4},
 		{Head: "Waiting", Value: func(q inspect.Queue) any {
 			if elsewhere(q) {
 				return count(q.Waiting) + " + RabbitMQ's"
@@ -117,12 +117,6 @@ func failing(w io.Writer, st inspect.Overview, now time.Time) {
 			return q.Waiting
 		}},
 		{Head: "Next due", Value: func(q inspect.Queue) any { return inspect.Ahead{Time: q.NextDue} }},
-		{Head: "Its failure", Narrow: 5, Value: func(q inspect.Queue) any {
-			if q.Oldest == nil {
-				return ""
-			}
-			return policy.FormatDuration(now.Sub(*q.Oldest).Round(time.Second)) + " ago" // the one due next
-		}},
 		{Field: "Parked"}, {Head: "Failed/min", Field: "Failed", Narrow: 2},
 		{Head: "Retried/min", Field: "Retried", Narrow: 6}, {Head: "Parked/min", Field: "ParkedIn", Narrow: 7},
 	}, st.Queues, now)
@@ -130,7 +124,8 @@ func failing(w io.Writer, st inspect.Overview, now time.Time) {
 		fmt.Fprintf(w, "\nand %d more: redrive queues\n", st.MoreQueues)
 	}
 	if slices.ContainsFunc(st.Queues, elsewhere) {
-		fmt.Fprintln(w, "\nMessages that wait in RabbitMQ are not counted here; its queues redrive.delay.* and "+
+		fmt.Fprintln(w)
+		prose(w, "Messages that wait in RabbitMQ are not counted here; its queues redrive.delay.* and "+
 			"redrive.lane.* show them, but with delayed-exchange.")
 	}
 }

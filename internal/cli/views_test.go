@@ -429,12 +429,12 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 	}{
 		"messages": {func(w io.Writer) {
 			rows(w, inspect.MessageColumns, []inspect.Message{{ID: oneID, Queue: queue.Name, State: "waiting", Attempt: 3, Due: &due, Reason: "rejected", Size: 1204, Error: why}}, now)
-		}, []string{"^ID +QUEUE +STATE +DUE$", "^" + oneID + " +" + queue.Name + " +waiting +in 1h$", "^    why: the card was declined .*…$",
+		}, []string{"^ID +QUEUE +STATE +DUE$", "^" + oneID + " +" + queue.Name + " +waiting +in 1h$", "^    why: the card was declined ", "^    card was declined the card was declined the card was declined $",
 			"^Left out: SIZE, REASON, ATTEMPT; --wide shows all.$"}},
 		"status": {func(w io.Writer) { status(w, inspect.Overview{Since: now, Queues: []inspect.Queue{queue}}, now) },
-			[]string{"^QUEUE +POLICY +WAIT +WAITING +NEXT DUE +PARKED +FAILED/MIN$", "^Left out: PARKED/MIN, RETRIED/MIN, ITS FAILURE; "}},
+			[]string{"^QUEUE +POLICY +WAITING +NEXT DUE +PARKED +FAILED/MIN$", "^Left out: PARKED/MIN, RETRIED/MIN, WAITS IN; "}},
 		"queues": {func(w io.Writer) { rows(w, queueColumns(now), []inspect.Queue{queue}, now) },
-			[]string{"^QUEUE +CONSUMERS +READY +WAITING +PARKED +NEXT DUE +POLICY$", "^    retries: yes$"}},
+			[]string{"^QUEUE +CONSUMERS +READY +WAITING +PARKED +NEXT DUE +POLICY$", "warehouse\nLeft out: KIND, DISCARDED, UNACKED;"}},
 		"groups": {func(w io.Writer) {
 			rows(w, inspect.GroupColumns, []inspect.Group{{ID: "5a1f0c2b9e3d4a76", Queue: queue.Name, Error: why, First: now, Last: now, Note: "ticket 4711"}}, now)
 		}, []string{"^5a1f0c2b9e3d4a76 +" + queue.Name, "^    what: the card", "^    note: ticket 4711$"}},
@@ -447,10 +447,21 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 		"audit": {func(w io.Writer) {
 			rows(w, auditColumns, []audit.Entry{{At: now, Who: "dana", Did: "operation.start", On: why}}, now)
 		}, []string{"^AT +WHO .*OUTCOME", "^    on: the card"}},
+		"paused queues": {func(w io.Writer) {
+			paused := queue
+			paused.Pause = &inspect.QueuePause{By: "dana", Since: now}
+			rows(w, queueColumns(now), []inspect.Queue{paused}, now)
+		}, []string{"^    retries: paused now by dana$"}},
+		"parked messages": {func(w io.Writer) {
+			rows(w, inspect.MessageColumns, []inspect.Message{{ID: oneID, Queue: queue.Name, State: "parked", Attempt: 3, Error: "no stock", ParkedFor: "it failed 3 times"}}, now)
+		}, []string{"^ID +QUEUE +STATE +ATTEMPT$", "^    why: no stock; it failed 3 times$", "^Left out: DUE, REASON, SIZE; "}},
+		"headers": {func(w io.Writer) {
+			detail(w, inspect.Detail{Message: inspect.Message{ID: oneID}, Headers: []inspect.Header{{Name: "x-forwarded-original-routing-key-of-shop", Type: "string", From: "RabbitMQ", Value: why}}}, now)
+		}, []string{"^x-forwarded-original-routing-key-of-shop  string  RabbitMQ  the card was$", "^ {60}declined the card$"}},
 		"failures": {func(w io.Writer) {
 			detail(w, inspect.Detail{Message: inspect.Message{ID: oneID, Queue: queue.Name, Error: why}, Timeline: []inspect.Step{
-				{Attempt: 1, Reason: "rejected", Error: why, Delay: "10s", Ended: &now, Ending: "retried", Why: why}}}, now)
-		}, []string{"^Error +the card was declined [a-z ]+$", "^ {14}the card was", "^    ended: retried ", " WHY$", "^    the card was", "^    was declined"}},
+				{Attempt: 1, Failed: now, Reason: "rejected", Error: why, Delay: "10s", Ended: &now, Ending: "retried", Why: why}}}, now)
+		}, []string{"^Error +the card was declined [a-z ]+$", "^ {14}the card was", "^    ended: retried ", "^    why: the card was", "^    the card was", "^    was declined"}},
 	} {
 		var b strings.Builder
 		w := &tableWriter{to: &b, width: 80}

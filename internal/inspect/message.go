@@ -90,10 +90,10 @@ var MessageColumns = []Column[Message]{
 	}},
 	{Field: "Reason", Narrow: 3}, {Field: "Size", Narrow: 4},
 	{Head: "Why", Narrow: Below, Value: func(m Message) any {
-		if m.Error == "" {
-			return m.ParkedFor
+		if m.ParkedFor == "" || m.Error == "" {
+			return m.Error + m.ParkedFor
 		}
-		return strings.TrimPrefix(m.ParkedFor+": "+m.Error, ": ")
+		return m.Error + "; " + m.ParkedFor
 	}},
 }
 
