@@ -459,6 +459,9 @@ ones. To see a group's messages: redrive messages list group:ID`,
 			return err
 		}
 		p.query = query
+		if id, shows := strings.CutPrefix(query, "show "); shows {
+			return fmt.Errorf("groups takes the ID alone: redrive groups %s: %w", id, errUsage)
+		}
 		_, notID := errorgroup.Parse(query)
 		switch {
 		case note != "" && (notID != nil || state == ""):

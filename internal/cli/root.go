@@ -100,6 +100,15 @@ Data goes to standard output, everything else to standard error.
 		return nil
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		var invalid *pflag.InvalidValueError
+		if errors.As(err, &invalid) {
+			flag := invalid.GetFlag()
+			expected := map[string]string{"int": "a whole number", "float64": "a number", "duration": "a time such as 30s"}
+			if expects := expected[flag.Value.Type()]; expects != "" {
+				return fmt.Errorf("%s: --%s %q: expected %s: %w", c.CommandPath(), flag.Name, invalid.GetValue(), expects,
+					errUsage)
+			}
+		}
 		remedy := ""
 		if strings.Contains(c.Use, "QUERY") {
 			remedy = " (a query that begins with - comes after --)"

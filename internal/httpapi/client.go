@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -171,8 +172,12 @@ func (c Client) do(ctx context.Context, r request) (*http.Response, error) {
 		if errors.As(err, &problem) { // of the body that was read for it
 			return nil, problem
 		}
-		return nil, fmt.Errorf("%w at %s: is `redrive serve` running there, and is --address its `listen`? (%v)",
-			ErrUnreachable, c.Addr, err)
+		remedy := cmp.Or(hint.Of(err), "is `redrive serve` running there, and is --address its `listen`?")
+		var asked *url.Error
+		if errors.As(err, &asked) {
+			err = asked.Err // the address is said
+		}
+		return nil, hint.Errorf(remedy, "%w at %s: %s", ErrUnreachable, c.Addr, hint.Text(err))
 	}
 	if resp.StatusCode/100 == 2 {
 		return resp, nil
@@ -188,11 +193,17 @@ func (c Client) errorOf(resp *http.Response) error {
 	if json.Unmarshal(text, p) != nil || p.Detail == "" { // not the service, or a proxy before it
 		p = &Problem{Detail: string(bytes.TrimSpace(text[:min(len(text), 500)]))}
 	}
+	said := p.Type != ""
 	if p.Status = resp.StatusCode; p.Code == "" {
 		p.Code = codeOf(p.Status)
 	}
 	if p.Hint == "" && errors.Is(p, auth.ErrSignIn) {
 		p.Hint = "redrive login, or set REDRIVE_TOKEN"
+	}
+	switch {
+	case p.Status == http.StatusUnauthorized, p.Status == http.StatusForbidden: // say by which service
+	case said && p.Status/100 == 4:
+		return p
 	}
 	return fmt.Errorf("the service at %s says %s: %w", c.Addr, resp.Status, p)
 }
