@@ -23,6 +23,7 @@ import (
 	"net/netip"
 	"os"
 	"path"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -142,8 +143,44 @@ Data goes to standard output, everything else to standard error.
 			root.AddCommand(c)
 		}
 	}
+	root.SetHelpFunc(func(c *cobra.Command, _ []string) {
+		fmt.Fprint(c.OutOrStdout(), helpText(c, min(p.tableOn(c.OutOrStdout()).width, lineWidth)))
+	})
 	return completed(commandGroup(root))
 }
+
+// helpText is the help of a command, in lines of so many characters at most, but for commands to copy; 0: as it is.
+func helpText(c *cobra.Command, width int) string {
+	text := cmp.Or(c.Long, c.Short) + "\n\n" + c.UsageString()
+	if width == 0 {
+		return text
+	}
+	var out, paragraph strings.Builder
+	for line := range strings.Lines(text + "\n") {
+		line = strings.TrimRight(line, "\n")
+		if line != "" && line[0] != ' ' {
+			paragraph.WriteString(line + " ")
+			continue
+		}
+		for _, s := range wrapped(strings.TrimSpace(paragraph.String()), width) {
+			fmt.Fprintln(&out, s)
+		}
+		paragraph.Reset()
+		head := described.FindString(line)
+		lines := wrapped(line[len(head):], width-len(head))
+		if head == "" {
+			lines = []string{line}
+		}
+		for _, s := range lines {
+			fmt.Fprintln(&out, head+s)
+			head = strings.Repeat(" ", len(head))
+		}
+	}
+	return strings.TrimRight(out.String(), "\n") + "\n"
+}
+
+// described is a flag or command, up to what is said about it.
+var described = regexp.MustCompile(`^ +\S.*?\S {2,}`)
 
 // commandGroup adds commands to c, and makes it refuse any other: cobra would show the help and call that a success.
 func commandGroup(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
@@ -206,7 +243,7 @@ const exitCodes = `Exit codes:
   3  partly done: some messages were left out, or you stopped watching;
      doctor: only warnings, or checks that could not be made
   4  not allowed: sign in, or sign in as another user
-  5  not as expected: another count, a queue that does not exist, a plan that is too old;
+  5  not as expected: another count, no such queue, a plan that is too old;
      doctor: something is wrong
   6  not found
   7  no service answers; doctor: no RabbitMQ answers`

@@ -29,6 +29,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/spf13/cobra"
+
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/condition"
@@ -681,6 +683,24 @@ func TestThePageOfTheCommandLineMentionsEachCommand(t *testing.T) {
 }
 
 // Each of several errors has its hint below it, and neither obeys a terminal's control.
+// Of the help, only commands to copy are longer than a line, and nothing is lost.
+func TestTheHelpFits80Columns(t *testing.T) {
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		text := helpText(c, 80)
+		for line := range strings.Lines(text) {
+			if utf8.RuneCountInString(line) > 81 && !strings.Contains(line, "redrive ") {
+				t.Errorf("%s: %s", c.CommandPath(), line)
+			}
+		}
+		expect.Equal(t, strings.Join(strings.Fields(text), ""), strings.Join(strings.Fields(helpText(c, 0)), ""), c.CommandPath())
+		for _, below := range c.Commands() {
+			walk(below)
+		}
+	}
+	walk(Commands())
+}
+
 func TestHintsAreOnLinesOfTheirOwn(t *testing.T) {
 	var b bytes.Buffer
 	p := &program{err: &b}
