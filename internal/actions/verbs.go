@@ -98,6 +98,7 @@ var Verbs = []VerbInfo{
 		Before:  "Discarded messages are not retried, and can be restored for a set time.",
 		Offered: []string{inspect.Waiting, inspect.Parked},
 		Short:   "Discard messages; they can be restored for a set time",
+		Example: `  redrive discard 'queue:orders error:"invalid IBAN"' --dry-run`,
 		skip: func(_ RecordChange, r *store.Record) string {
 			if r.State == store.Discarded {
 				return "it is discarded already"
@@ -115,6 +116,7 @@ var Verbs = []VerbInfo{
 		Before:  "They are parked again.",
 		Offered: []string{inspect.Discarded},
 		Short:   "Park discarded messages again",
+		Example: "  redrive restore 'queue:orders state:discarded'",
 		skip: func(_ RecordChange, r *store.Record) string {
 			if r.State != store.Discarded {
 				return "it is not discarded"

@@ -252,8 +252,9 @@ func (p *program) pause() *cobra.Command {
 
 func (p *program) resume() *cobra.Command {
 	return p.ofQueue(&cobra.Command{
-		Use:   "resume QUEUE",
-		Short: "Resume the retries of a queue; due messages are retried now",
+		Use:     "resume QUEUE",
+		Short:   "Resume the retries of a queue; due messages are retried now",
+		Example: "  redrive resume orders",
 	}, httpapi.Client.ResumeQueue, "Retries of the queue %q are resumed.\n")
 }
 

@@ -28,7 +28,8 @@ import (
 )
 
 func (p *program) messages() *cobra.Command {
-	return commandGroup(&cobra.Command{Use: "messages", Short: "Show failed messages"},
+	return commandGroup(&cobra.Command{Use: "messages", Short: "Show failed messages",
+		Example: "  redrive messages list 'queue:orders state:parked'\n  redrive messages count error:timeout"},
 		p.messagesList(), p.messagesCount(), p.messagesShow(), p.messagesTail())
 }
 
@@ -547,8 +548,9 @@ func (p *program) groupsNote() *cobra.Command {
 func (p *program) ledger() *cobra.Command {
 	var recount bool
 	c := p.withClient(&cobra.Command{
-		Use:   "ledger",
-		Short: "Show, for each queue, how many messages came in and what became of them",
+		Use:     "ledger",
+		Short:   "Show, for each queue, how many messages came in and what became of them",
+		Example: "  redrive ledger\n  redrive ledger -o csv",
 		Long: `The other columns add up to IN, what came in since the ledger began. UNACCOUNTED is the
 difference, and should be 0: with another the exit code is 1. It is found by counting the
 kept messages one by one, which the service does from time to time, and at once with

@@ -408,7 +408,8 @@ func gauge(n, of int64) string {
 
 func (p *program) ops() *cobra.Command {
 	return commandGroup(&cobra.Command{Use: "ops",
-		Short: "Operations on many messages: watch, pause, resume, cancel them"},
+		Short:   "Operations on many messages: watch, pause, resume, cancel them",
+		Example: "  redrive ops list\n  redrive ops watch 0198f0a0-0000-7000-8000-000000000001"},
 		p.opsList(), p.opsShow(), p.opsWatch(),
 		p.opsOrder(operations.Pause, "Pause an operation; nothing is undone"),
 		p.opsOrder(operations.Resume, "Resume a paused operation"),

@@ -41,8 +41,9 @@ func (p *program) serve() *cobra.Command {
 		return cfg, logAs(&cfg.Log, format, level)
 	}
 	c := &cobra.Command{
-		Use:   "serve",
-		Short: "Run the service",
+		Use:     "serve",
+		Short:   "Run the service",
+		Example: "  redrive serve --config redrive.yaml",
 		Long: `It runs until SIGINT or SIGTERM, and then finishes the messages in flight, within ten
 seconds. Without --config everything has its default: RabbitMQ on this machine, every
 queue that dead-letters to the exchange "redrive", eight attempts, data in ./redrive-data.
@@ -145,8 +146,9 @@ func watch(ctx context.Context, file string, load func() (*config.Config, error)
 func (p *program) check() *cobra.Command {
 	var noFiles bool
 	c := &cobra.Command{
-		Use:   "check FILE",
-		Short: "Check a config file and show the delays of its policies",
+		Use:     "check FILE",
+		Short:   "Check a config file and show the delays of its policies",
+		Example: "  redrive check redrive.yaml",
 		Long: `It checks the files that the config file names, too, and reports all mistakes at once.
 Environment variables count as they do for serve.`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -228,8 +230,9 @@ func (p *program) demo() *cobra.Command {
 	var broker, public string
 	var names []string
 	c := &cobra.Command{
-		Use:   "demo",
-		Short: "Show the service at work on an example shop",
+		Use:     "demo",
+		Short:   "Show the service at work on an example shop",
+		Example: "  redrive demo --for 5m",
 		Long: `The shop has three queues on a RabbitMQ, a consumer whose upstream goes down and recovers,
 and one message that no consumer can process. At the end the demo stops everything it
 started, deletes its queues (redrive-demo.*) and accounts for every message. With

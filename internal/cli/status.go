@@ -26,8 +26,9 @@ import (
 func (p *program) status() *cobra.Command {
 	var alive bool
 	c := p.withClient(&cobra.Command{
-		Use:   "status",
-		Short: "Show the service: connection, and per queue the waiting, retried and parked messages",
+		Use:     "status",
+		Short:   "Show the service: connection, and per queue the waiting, retried and parked messages",
+		Example: "  redrive status --watch\n  redrive status -o json",
 		Long: `--alive is for health checks of containers: it shows nothing, needs no sign-in, and exits
 with 0 when the service answers, ready or not, and with 7 when none does. With https:// on
 this machine it does not verify the certificate.`,
