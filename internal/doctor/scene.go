@@ -21,6 +21,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/policy"
@@ -226,7 +227,7 @@ type Options struct {
 }
 
 // ErrNothing: neither AMQP nor the management API answers.
-var ErrNothing = errors.New("RabbitMQ answers neither by AMQP nor by its management API")
+var ErrNothing = errors.New("RabbitMQ can be used neither by AMQP nor by its management API")
 
 // partTimeout is how long one part may take.
 const partTimeout = 30 * time.Second
@@ -244,6 +245,10 @@ func Gather(ctx context.Context, o Options) (*Scene, error) {
 	}
 	s.probe(ctx)
 	if err := s.askManagement(ctx, cmp.Or(o.Standing, watchFor)); err != nil && s.Missing[AMQP] != nil {
+		if hint.Of(s.Missing[AMQP]) == "" { // the management API's is about that alone
+			err = hint.Errorf("check that RabbitMQ runs, and the addresses and passwords of broker.url and "+
+				"broker.management", "%s", hint.Text(err))
+		}
 		return nil, fmt.Errorf("%w:\n%w\n%w", ErrNothing, s.Missing[AMQP], err)
 	}
 	if o.OfQueues {
