@@ -612,6 +612,10 @@ service also logs each action when it ends.`,
 		if err != nil {
 			return err
 		}
+		if len(page.Entries) == 0 && p.format == "table" && !p.watching {
+			fmt.Fprintln(p.err, nothingToShow)
+			return nil
+		}
 		err = list(p, page, page.Entries, func(e audit.Entry) string { return fmt.Sprint(e.N) },
 			func(w io.Writer) { rows(w, auditColumns, page.Entries, time.Now()) })
 		if err == nil {

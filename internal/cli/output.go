@@ -104,17 +104,20 @@ func listCSV[T any](p *program, items []T, columns []string, row func(T) []strin
 
 type column[T any] = inspect.Column[T]
 
+const nothingToShow = "There is nothing to show."
+
 // listColumns prints items by list. The first column names an item for other commands.
 func listColumns[T any](p *program, whole any, items []T, columns []column[T]) error {
 	if len(items) == 0 && p.format == "table" && !p.watching {
-		nothing := "There is nothing to show."
+		nothing := nothingToShow
 		if p.query != "" {
 			nothing = fmt.Sprintf("Nothing matches %.80q.", p.query)
 			if !strings.Contains(p.query, ":") {
 				nothing += " A word without a field is searched for in bodies and errors."
 			}
 		}
-		defer fmt.Fprintln(p.err, nothing)
+		fmt.Fprintln(p.err, nothing)
+		return nil
 	}
 	return list(p, whole, items, func(v T) string { return fmt.Sprint(columns[0].Of(v)) },
 		func(w io.Writer) { rows(w, columns, items, time.Now()) })

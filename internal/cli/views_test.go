@@ -265,8 +265,10 @@ func TestNothingFoundIsSaid(t *testing.T) {
 		"list": "Nothing matches \"list\". A word without a field is searched for in bodies and errors.\n",
 	} {
 		var errOut bytes.Buffer
-		p := &program{out: io.Discard, err: &errOut, format: "table", query: query}
+		var out strings.Builder
+		p := &program{out: &out, err: &errOut, format: "table", query: query}
 		must(t, listColumns(p, nil, []inspect.Queue(nil), queueColumns(time.Now())))
+		expect.Equal(t, out.String(), "", "on standard output, the query %q", query)
 		expect.Equal(t, errOut.String(), want, "the query %q", query)
 		p.format = "csv"
 		must(t, listColumns(p, nil, []inspect.Queue(nil), queueColumns(time.Now())))
