@@ -223,8 +223,8 @@ func (d *diagnosis) write(r doctor.Report) {
 	if r.Queues != nil {
 		queues = fmt.Sprintf(": %s, %d enrolled", plural(*r.Queues, "queue", "queues"), *r.Enrolled)
 	}
-	d.line("", "  ", fmt.Sprintf("RabbitMQ %s at %s, virtual host %q%s", cmp.Or(r.Version, "(version unknown)"), r.Broker,
-		r.VHost, queues))
+	d.line("", "  ", fmt.Sprintf("RabbitMQ %s at %s, virtual host %q%s", cmp.Or(r.Version, "(version unknown)"),
+		r.Broker, r.VHost, queues))
 	ok := map[string]bool{}
 	var unknown []doctor.Finding
 	var groups []queueFindings

@@ -225,7 +225,8 @@ func detail(w io.Writer, m inspect.Detail, now time.Time) {
 	timeline(w, m.Timeline, now)
 	if len(m.Properties) > 0 {
 		fmt.Fprintln(w)
-		rows(w, []column[inspect.Property]{{Head: "Property", Field: "Name"}, {Field: "Value", Narrow: wraps}}, m.Properties, now)
+		rows(w, []column[inspect.Property]{{Head: "Property", Field: "Name"}, {Field: "Value", Narrow: wraps}},
+			m.Properties, now)
 	}
 	if len(m.Headers) > 0 {
 		fmt.Fprintln(w)

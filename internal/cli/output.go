@@ -319,8 +319,8 @@ func lineOf(widths []int) int {
 	return total
 }
 
-// fit makes the table as wide as a line at most: columns of long text go below their rows, those without a
-// value go, others go in the order of Column.Narrow, and then the widest are cut. It returns the headings of those that are gone.
+// fit makes the table as wide as a line at most: columns of long text go below their rows, those without a value go,
+// others go in the order of Column.Narrow, and then the widest are cut. It returns the headings of those that are gone.
 func (t *table) fit(width int) (left []string) {
 	widths, fair, worst := t.measure()
 	for lineOf(fair) > width && len(t.narrow) > 0 {

@@ -104,10 +104,10 @@ Data goes to standard output, everything else to standard error.
 		var invalid *pflag.InvalidValueError
 		if errors.As(err, &invalid) {
 			flag := invalid.GetFlag()
-			expected := map[string]string{"int": "a whole number", "float64": "a number", "duration": "a time such as 30s"}
-			if expects := expected[flag.Value.Type()]; expects != "" {
-				return fmt.Errorf("%s: --%s %q: expected %s: %w", c.CommandPath(), flag.Name, invalid.GetValue(), expects,
-					errUsage)
+			if expected := map[string]string{"int": "a whole number", "float64": "a number",
+				"duration": "a time such as 30s"}[flag.Value.Type()]; expected != "" {
+				return fmt.Errorf("%s: --%s %q: expected %s: %w", c.CommandPath(), flag.Name, invalid.GetValue(),
+					expected, errUsage)
 			}
 		}
 		remedy := ""

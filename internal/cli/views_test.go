@@ -695,7 +695,7 @@ func TestTheHelpFits80Columns(t *testing.T) {
 				t.Errorf("%s: %s", c.CommandPath(), line)
 			}
 		}
-		expect.Equal(t, strings.Join(strings.Fields(text), ""), strings.Join(strings.Fields(helpText(c, 0)), ""), c.CommandPath())
+		expect.Equal(t, strings.Join(strings.Fields(text), ""), strings.Join(strings.Fields(helpText(c, 0)), ""), "%s", c.CommandPath())
 		for _, below := range c.Commands() {
 			walk(below)
 		}
