@@ -301,6 +301,8 @@ func TestTheSignInPage(t *testing.T) {
 	}
 	if is := get(Handler(nil, Options{Guard: auth.NewGuard(auth.Config{})}), "/signin"); strings.Contains(is, `name="user"`) || !strings.Contains(is, `name="token"`) || strings.Contains(is, "proxy") {
 		t.Errorf("without users of RabbitMQ's: %s", is)
+	} else if strings.Contains(is, `href="/help"`) {
+		t.Error("it leads to pages that need a sign-in")
 	}
 	if is := get(h(""), "/signin", &http.Cookie{Name: "redrive-tried", Value: "YW5uIj4"}); !strings.Contains(is, `value="ann&#34;&gt;">`) || !strings.Contains(is, `type="password" autocomplete="current-password" required autofocus`) {
 		t.Errorf("the name is not kept: %s", is)
