@@ -377,6 +377,9 @@ func shapeOf(t *testing.T, name string, r io.Reader) shape {
 				all[n.Data+" "+a.Key] = true
 				switch a.Key {
 				case "href", "src", "action", "formaction", "hx-get":
+					if strings.HasPrefix(name, "/docs/") && n.Data == "a" && strings.HasPrefix(a.Val, "https://") {
+						break // the documentation, which has no message in it, leads to that of others
+					}
 					if !strings.HasPrefix(a.Val, "/") && !strings.HasPrefix(a.Val, "#") ||
 						strings.HasPrefix(a.Val, "//") || strings.HasPrefix(a.Val, `/\`) {
 						t.Errorf("%s: <%s %s=%.100q> leads elsewhere", name, n.Data, a.Key, a.Val)
