@@ -380,6 +380,7 @@ type overviewData struct {
 	Slots     []slot
 	Failing   []inspect.Queue // those with the most trouble first
 	HeldBack  []inspect.Queue // those whose retries are held back
+	UnderWay  []operations.Operation
 	Adoptable []operations.DeadLetterQueue
 }
 
@@ -396,8 +397,8 @@ const minSlots = 9
 // for them.
 const maxAdoptable, adoptableWait = 20, 500 * time.Millisecond
 
-// maxFailing is how many queues the overview shows.
-const maxFailing = 8
+// maxFailing is how many queues the overview shows, and maxUnderWay how many operations.
+const maxFailing, maxUnderWay = 8, 5
 
 func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 	o, err := s.console.Overview(r.Context(), c)
@@ -405,6 +406,11 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 		return view{}, err
 	}
 	d := overviewData{Overview: o, Chart: flowChart(o.Hour, o.Now, time.Minute)}
+	if d.UnderWay, err = s.console.Operations(r.Context(), c); err != nil {
+		return view{}, err
+	}
+	d.UnderWay = slices.DeleteFunc(d.UnderWay, func(o operations.Operation) bool { return o.Ended != nil })
+	d.UnderWay = d.UnderWay[:min(len(d.UnderWay), maxUnderWay)]
 	// Where RabbitMQ does not list its queues in time, the rest is shown.
 	ctx, cancel := context.WithTimeout(r.Context(), adoptableWait)
 	defer cancel()

@@ -1137,6 +1137,23 @@ func TestTheOverviewNamesWhatIsPaused(t *testing.T) {
 	}
 }
 
+// The overview shows how far the operations are that have not ended, and no empty part where none runs.
+func TestTheOverviewShowsWhatIsUnderWay(t *testing.T) {
+	s := webtest.Stocked(inspect.Config{})
+	_, err := s.Order(t.Context(), webtest.Root, s.Has.Running, operations.Cancel)
+	expect.NoError(t, err)
+	page := shown(s, "/")
+	line := regexp.MustCompile(`<a href="/operations/` + s.Has.Paused +
+		`">Replay 8 messages</a> <span class="state op-paused">paused</span> <svg .*</svg> 0 %`)
+	expect.Equal(t, line.MatchString(page), true, "the paused one is shown: %s", page)
+	expect.Equal(t, strings.Contains(page, s.Has.Running), false, "the canceled one is shown")
+	few := webtest.Root
+	few.Queues = []string{"orders.capture"}
+	expect.Equal(t, strings.Contains(get(scene{shop: s, caller: few}.handler(), "/").Body.String(), s.Has.Paused), false,
+		"who does not see its queue is shown it")
+	expect.Equal(t, strings.Contains(shown(list(), "/"), "under-way-title"), false, "there is an empty part")
+}
+
 // What happened to a message has an error once, as long as it stays the same.
 func TestAMessageRepeatsNoError(t *testing.T) {
 	s := webtest.Stocked(inspect.Config{})
