@@ -129,6 +129,8 @@ type GroupPage struct {
 	Groups []Group `json:"groups"`
 	Total  int     `json:"total" doc:"How many groups the query finds, on all pages."`
 	After  string  `json:"after,omitempty" doc:"Ask with it for the next page; absent on the last."`
+
+	Filtered map[string]int `json:"-" csv:"-"` // how many the query finds with each filter by state
 }
 
 // Groups returns a page of the error groups, those with the most parked and waiting messages
@@ -166,10 +168,21 @@ func (in *Inspector) Groups(
 	if err != nil {
 		return page, err
 	}
+	filters := append([]string{"", AllStates}, GroupStates...)
+	page.Filtered = map[string]int{}
 	some := firstInOrder(limit+1, func(yield func(*store.GroupCount) bool) {
 		for i := range found {
 			g := &found[i]
-			if !q.MatchGroup(g) || !in.stateOf(g, set).passes(state) {
+			if !q.MatchGroup(g) {
+				continue
+			}
+			is := in.stateOf(g, set)
+			for _, filter := range filters {
+				if is.passes(filter) {
+					page.Filtered[filter]++
+				}
+			}
+			if !is.passes(state) {
 				continue
 			}
 			page.Total++

@@ -160,11 +160,8 @@ func tabs(query string) (all []tab, state string) {
 		narrowed = "(" + rest + ")"
 	}
 	for _, s := range []string{inspect.Waiting, inspect.Parked, inspect.Retried, inspect.Discarded, ""} {
-		t := tab{Name: strings.ToUpper(s[:min(1, len(s))]) + s[min(1, len(s)):], Query: rest,
-			Current: s == state && !isSoon}
-		if s == "" {
-			t.Name = "All"
-		} else {
+		t := tab{Name: title(cmp.Or(s, inspect.AllStates)), Query: rest, Current: s == state && !isSoon}
+		if s != "" {
 			t.Query = strings.TrimSpace("state:" + s + " " + narrowed)
 		}
 		all = append(all, t)
@@ -172,6 +169,9 @@ func tabs(query string) (all []tab, state string) {
 	return append(all, tab{Name: "Due in ten minutes", Current: isSoon,
 		Query: strings.TrimSpace("state:" + inspect.Waiting + " " + soon + " " + narrowed)}), state
 }
+
+// title is a state as the name of its tab.
+func title(state string) string { return strings.ToUpper(state[:1]) + state[1:] }
 
 // countTabs fills in what the store's counts tell without a search.
 func (s *server) countTabs(ctx context.Context, c auth.Caller, all []tab) {

@@ -39,15 +39,19 @@ func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
 		inspect.GroupPage
 		Next  string
 		State string
-		Tabs  [][2]string // a state, and its link
+		Tabs  []tab // whose Query is the link
 		Sort  sorting
 	}{Query: q, QueryError: queryErrorOf(q, err), GroupPage: page, State: state}
 	of := func(state, after string) string {
 		return "/groups?" + kept(url.Values{"q": {q}, "state": {state}, "after": {after}, "sort": {d.Sort.By}})
 	}
 	d.Sort = sortRows(s, r.URL, "", page.Groups, page.After != "", groupColumns)
-	for _, tab := range slices.Concat([]string{""}, inspect.GroupStates, []string{inspect.AllStates}) {
-		d.Tabs = append(d.Tabs, [2]string{tab, of(tab, "")})
+	for _, filter := range slices.Concat([]string{""}, inspect.GroupStates, []string{inspect.AllStates}) {
+		t := tab{Name: title(cmp.Or(filter, "unresolved")), Query: of(filter, ""), Current: filter == state}
+		if page.Filtered != nil {
+			t.Count = count(page.Filtered[filter])
+		}
+		d.Tabs = append(d.Tabs, t)
 	}
 	if page.After != "" {
 		d.Next = of(state, page.After)

@@ -782,6 +782,13 @@ func TestAGroupHasAPage(t *testing.T) {
 			t.Errorf("%s lists what is ignored", path)
 		}
 	}
+	tabs := regexp.MustCompile(`>(\w+) <span class="total">([\d,]+)</span>`)
+	var counts []string
+	for _, m := range tabs.FindAllStringSubmatch(shown(s, "/groups?state=resolved"), -1) {
+		counts = append(counts, m[1]+" "+m[2])
+	}
+	expect.Equal(t, strings.Join(counts, ", "), "Unresolved 5, Open 5, Acknowledged 0, Ignored 1, Resolved 0, All 6",
+		"groups behind each tab")
 	if err := s.SetGroupState(t.Context(), webtest.Root, id, "open", ""); err != nil {
 		t.Fatal(err)
 	}
@@ -1013,7 +1020,7 @@ func TestAHeadingSortsAPage(t *testing.T) {
 		{shown(queues, "/queues?after=x"), `<a href="/queues?after=x&amp;sort=-waiting" title="Sort this page by this">`},
 		{shown(queues, "/queues?after=x&sort=-ready"), `>Sorted within this page alone.<`},
 		{shown(s, "/groups?state=all&q=queue:*&sort=-last"), `<a href="/groups?q=queue%3A%2A&amp;sort=-parked&amp;state=all" title`},
-		{shown(s, "/groups?state=all&q=queue:*&sort=-last"), `<a href="/groups?q=queue%3A%2A&amp;sort=-last&amp;state=ignored">ignored`},
+		{shown(s, "/groups?state=all&q=queue:*&sort=-last"), `<a href="/groups?q=queue%3A%2A&amp;sort=-last&amp;state=ignored">Ignored <span class="total">0</span></a>`},
 		{shown(s, "/groups?state=all&q=queue:*&sort=-last"), `<input type="hidden" name="sort" value="-last">`},
 		{shown(s, "/messages?q=state:parked"), `aria-sort="descending"><a href="/messages?q=state%3Aparked&amp;sort=next" title="Sort by this">Parked</a>`},
 		{shown(s, "/messages?q=state:waiting"), `>Due</a>`},
