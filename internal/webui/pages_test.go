@@ -1161,6 +1161,16 @@ func TestTheOverviewShowsWhatIsUnderWay(t *testing.T) {
 	expect.Equal(t, strings.Contains(shown(list(), "/"), "under-way-title"), false, "there is an empty part")
 }
 
+// Enter confirms what can be undone by waiting, and discards nothing by itself.
+func TestNoButtonThatDiscardsHasTheFocus(t *testing.T) {
+	s := scenes()[0]
+	for verb, focus := range map[string]bool{"replay": true, "discard": false} {
+		page := send(s.handler(), "/messages/act", url.Values{"verb": {verb}, "id": {s.shop.Has.Order}}).Body.String()
+		expect.Contains(t, page, verb, "confirm-button")
+		expect.Equal(t, strings.Contains(page, "autofocus"), focus, "%s has the focus", verb)
+	}
+}
+
 // What happened to a message has an error once, as long as it stays the same.
 func TestAMessageRepeatsNoError(t *testing.T) {
 	s := webtest.Stocked(inspect.Config{})
