@@ -39,6 +39,7 @@ type messagesData struct {
 	Tabs       []tab
 	QueryError *queryError
 	inspect.Page
+	Parked string // why, where all on this page were parked for the same; each row says so otherwise
 	Sort   sorting
 	Newest string // the first message of the list: what is above it later is new
 	First  bool   // this is the first page
@@ -102,6 +103,11 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 		return view{}, err
 	}
 	d.Page = page
+	if len(page.Messages) > 1 && !slices.ContainsFunc(page.Messages, func(m inspect.Message) bool {
+		return m.ParkedFor != page.Messages[0].ParkedFor
+	}) {
+		d.Parked = page.Messages[0].ParkedFor
+	}
 	s.countTabs(r.Context(), c, d.Tabs)
 	if len(page.Messages) > 0 {
 		d.Newest = page.Messages[0].ID

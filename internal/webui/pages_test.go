@@ -1161,6 +1161,18 @@ func TestTheOverviewShowsWhatIsUnderWay(t *testing.T) {
 	expect.Equal(t, strings.Contains(shown(list(), "/"), "under-way-title"), false, "there is an empty part")
 }
 
+// Why messages were parked is said once where it is the same for all on the page.
+func TestWhatAllWereParkedForIsSaidOnce(t *testing.T) {
+	s := webtest.Stocked(inspect.Config{})
+	const why = "its attempts are used up (5 of 5)"
+	page := shown(s, "/messages?q=state:parked")
+	expect.Equal(t, strings.Count(page, why), 1, "it is said")
+	expect.Contains(t, page, "the page", "on this page, each parked: <bdi>"+why)
+	if page := shown(s, "/messages?q="); strings.Count(page, why) < 10 || strings.Contains(page, "each parked") {
+		t.Error("where some wait, rows do not say why they were parked")
+	}
+}
+
 // Enter confirms what can be undone by waiting, and discards nothing by itself.
 func TestNoButtonThatDiscardsHasTheFocus(t *testing.T) {
 	s := scenes()[0]
