@@ -20,6 +20,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/query"
 )
 
 func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
@@ -165,12 +166,32 @@ func (s *server) operation(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
+	s.nameOutcomes(r.Context(), c, out.Outcomes)
 	d := operationData{Operation: o, Rows: out.Outcomes, Going: o.Ended == nil}
 	if out.After != "" {
 		d.Next = operationURL(id) + "?" + url.Values{"after": {out.After}}.Encode()
 	}
 	return view{template: "operation", title: "Operation", nav: "/operations",
 		command: command("redrive", "ops", "watch", id), data: d}, nil
+}
+
+// nameOutcomes adds the messages, as the caller sees them. Those that are not kept any more are named by their ids.
+func (s *server) nameOutcomes(ctx context.Context, c auth.Caller, all []actions.Outcome) {
+	var ids []string
+	for _, o := range all {
+		if _, is := query.ParseID(o.ID); is {
+			ids = append(ids, queryOf("id", o.ID))
+		}
+	}
+	if ids == nil {
+		return
+	}
+	page, _ := s.console.Search(ctx, c, strings.Join(ids, " OR "), "", perPage)
+	for i, o := range all {
+		if at := slices.IndexFunc(page.Messages, func(m inspect.Message) bool { return m.ID == o.ID && m.Queue == o.Queue }); at >= 0 {
+			all[i].Message = &page.Messages[at]
+		}
+	}
 }
 
 func (s *server) policies(r *http.Request, c auth.Caller) (view, error) {

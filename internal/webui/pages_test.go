@@ -1161,6 +1161,38 @@ func TestTheOverviewShowsWhatIsUnderWay(t *testing.T) {
 	expect.Equal(t, strings.Contains(shown(list(), "/"), "under-way-title"), false, "there is an empty part")
 }
 
+// An outcome is named by its message's error, as the caller sees it.
+func TestAnOutcomeIsNamedByItsError(t *testing.T) {
+	rules := mask.New([]mask.Entry{{Patterns: []string{"/ann/"}}}, mask.DefaultBodies())
+	shop := webtest.New(memstore.New(), nil, inspect.Config{Mask: func() *mask.Rules { return rules }})
+	r := inspecttest.Record("orders", store.Parked, "x")
+	r.Error = "<ann> has no account"
+	inspecttest.Add(t, shop.Store, r)
+	all := operations.Outcomes{Outcomes: []actions.Outcome{{ID: r.ID.String(), Queue: "orders"}, {ID: uuid.NewString()}}}
+	for role, want := range map[auth.Role]string{auth.Operator: "&lt;[masked]&gt;", auth.Admin: "&lt;ann&gt;"} {
+		h := scene{caller: inspecttest.Caller(role)}
+		page := get(webui.Handler(came{shop, all}, webui.Options{Caller: func(*http.Request) auth.Caller { return h.caller }}),
+			"/operations/x").Body.String()
+		for _, want := range []string{`"><bdi>` + want + ` has no account</bdi></a>`, `">` + all.Outcomes[1].ID + `</a>`} {
+			expect.Equal(t, strings.Contains(page, want), true, "%s sees %s in %s", role, want, page)
+		}
+	}
+}
+
+// came is a shop with an operation of which that came.
+type came struct {
+	*webtest.Shop
+	all operations.Outcomes
+}
+
+func (came) Operation(context.Context, auth.Caller, string) (operations.Operation, error) {
+	return operations.Operation{Plan: operations.Plan{ID: "x", Verb: actions.Discard, Count: 2}, State: operations.Running}, nil
+}
+
+func (c came) Outcomes(context.Context, auth.Caller, string, string, int) (operations.Outcomes, error) {
+	return operations.Outcomes{Outcomes: slices.Clone(c.all.Outcomes)}, nil
+}
+
 // Why messages were parked is said once where it is the same for all on the page.
 func TestWhatAllWereParkedForIsSaidOnce(t *testing.T) {
 	s := webtest.Stocked(inspect.Config{})
