@@ -1151,7 +1151,7 @@ func TestTheOverviewShowsWhatIsUnderWay(t *testing.T) {
 	expect.NoError(t, err)
 	page := shown(s, "/")
 	line := regexp.MustCompile(`<a href="/operations/` + s.Has.Paused +
-		`">Replay 8 messages</a> <span class="state op-paused">paused</span> <svg .*</svg> 0 %`)
+		`">Replay 8 messages</a> <span class="state op-paused">paused</span> <svg .*</svg> 0 % .*state:parked queue:search.index`)
 	expect.Equal(t, line.MatchString(page), true, "the paused one is shown: %s", page)
 	expect.Equal(t, strings.Contains(page, s.Has.Running), false, "the canceled one is shown")
 	few := webtest.Root
