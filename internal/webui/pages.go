@@ -188,7 +188,8 @@ func (s *server) nameOutcomes(ctx context.Context, c auth.Caller, all []actions.
 	}
 	page, _ := s.console.Search(ctx, c, strings.Join(ids, " OR "), "", perPage)
 	for i, o := range all {
-		if at := slices.IndexFunc(page.Messages, func(m inspect.Message) bool { return m.ID == o.ID && m.Queue == o.Queue }); at >= 0 {
+		same := func(m inspect.Message) bool { return m.ID == o.ID && m.Queue == o.Queue }
+		if at := slices.IndexFunc(page.Messages, same); at >= 0 {
 			all[i].Message = &page.Messages[at]
 		}
 	}
