@@ -66,9 +66,18 @@ func (in *Inspector) ForAll(queue, text string) string { return in.Mask().Text(q
 
 // masked returns a record as its caller sees it. It has no body where anything is masked: see decodedFor.
 func (in *Inspector) masked(by auth.Caller, r *store.Record) *store.Record {
+	m, of := in.maskedTexts(by, r)
+	if of != nil {
+		m.Message.Headers = of.Headers(r.Message.Headers)
+	}
+	return m
+}
+
+// maskedTexts is masked without headers, which take longest and no list shows.
+func (in *Inspector) maskedTexts(by auth.Caller, r *store.Record) (*store.Record, *mask.Of) {
 	of := in.Masked(by, r)
 	if of == nil {
-		return r
+		return r, nil
 	}
 	m, text := *r, func(s string) string { return in.Mask().Text(r.Queue, s) }
 	m.Error, m.ParkedFor, m.Envelope = text(r.Error), text(r.ParkedFor), nil
@@ -77,12 +86,12 @@ func (in *Inspector) masked(by auth.Caller, r *store.Record) *store.Record {
 		m.Notes = append(m.Notes, text(n))
 	}
 	b := &m.Message
-	b.Body, b.Headers = nil, of.Headers(b.Headers)
+	b.Body, b.Headers = nil, nil
 	for _, s := range []*string{&b.Exchange, &b.RoutingKey, &b.ContentType, &b.ContentEncoding, &b.CorrelationID,
 		&b.ReplyTo, &b.Expiration, &b.MessageID, &b.Type, &b.UserID, &b.AppID} {
 		*s = text(*s)
 	}
-	return &m
+	return &m, of
 }
 
 // decodedFor returns a function that decodes the body as the caller sees it.

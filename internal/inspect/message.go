@@ -179,7 +179,7 @@ func (in *Inspector) Shown(by auth.Caller, l store.Listed) Message {
 }
 
 func (in *Inspector) shown(by auth.Caller, l store.Listed, group errorgroup.ID) Message {
-	r := in.masked(by, l.Record)
+	r, _ := in.maskedTexts(by, l.Record)
 	m := Message{ID: r.ID.String(), Key: string(l.Key), Queue: r.Queue, State: StateName(r.State), Attempt: r.Failures,
 		Replays: r.Replays, Reason: r.Reason, Error: r.Error,
 		Group: group.String(), Policy: r.Policy, Rule: r.Rule, Notify: r.Notify.String(),
