@@ -230,7 +230,11 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 	if err != nil {
 		return d, err
 	}
-	page, err := in.Search(ctx, by, "group:"+g.ID.String(), "", maxInGroup)
+	q, err := in.parse(by, "group:"+g.ID.String())
+	if err != nil {
+		return d, err
+	}
+	n, err := in.narrow(ctx, by, q)
 	if err != nil {
 		return d, err
 	}
@@ -238,23 +242,36 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 	if err != nil {
 		return d, err
 	}
+	paused, err := Pauses(ctx, in.Store)
+	if err != nil {
+		return d, err
+	}
 	d.Group = in.shownGroup(&g, set)
-	d.Looked, d.Bounded = len(page.Messages), page.After != "" || page.Bounded != ""
 	types, attempts := map[string]int{}, map[string]int{}
 	first, last := g.Last.Add(time.Minute), g.First
-	for i := range page.Messages {
-		m := &page.Messages[i]
-		if d.Newest == nil || m.Failed.After(d.Newest.Failed) {
-			d.Newest = m
+	var newest, oldest *store.Listed
+	r, began := n.Range, time.Now()
+	r.NewestFirst = true
+	visit := func(l store.Listed) (bool, error) {
+		if d.Bounded = d.Looked == maxInGroup || time.Since(began) > maxLookTime; d.Bounded {
+			return false, nil
 		}
-		if d.Oldest == nil || m.Failed.Before(d.Oldest.Failed) {
-			d.Oldest = m
+		if !n.Sure && !in.match(ctx, by, n, &l) {
+			return true, nil
 		}
-		if m.Type != "" {
-			types[m.Type]++
+		d.Looked++
+		m := l.Record
+		if newest == nil || m.FailedAt.After(newest.Record.FailedAt) {
+			newest = &l
 		}
-		attempts[strconv.Itoa(m.Attempt)]++
-		for _, at := range []time.Time{m.FirstFailed, m.Failed} {
+		if oldest == nil || m.FailedAt.Before(oldest.Record.FailedAt) {
+			oldest = &l
+		}
+		if m.Message.Type != "" {
+			types[m.Message.Type]++
+		}
+		attempts[strconv.Itoa(m.Failures)]++
+		for _, at := range []time.Time{m.FirstFailed, m.FailedAt} {
 			if !at.Before(g.First) && at.Before(first) {
 				first = at
 			}
@@ -262,12 +279,32 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 				last = at
 			}
 		}
+		return true, nil
+	}
+	if !n.None {
+		err = in.Store.Scan(ctx, r, yielding(ctx, in, visit))
+	}
+	if err != nil {
+		return d, err
+	}
+	if newest != nil {
+		s := &search{Inspector: in, by: by, groupOf: n.GroupOf, paused: paused}
+		s.add(*newest)
+		s.add(*oldest)
+		d.Newest, d.Oldest = &s.page.Messages[0], &s.page.Messages[1]
 	}
 	if first.Before(g.First.Add(time.Minute)) {
 		d.First = first
 	}
 	if !last.Before(g.Last) && last.Before(g.Last.Add(time.Minute)) {
 		d.Last = last
+	}
+	if rules := in.Mask(); !rules.Sees(by.Role) {
+		masked := map[string]int{}
+		for name, count := range types {
+			masked[rules.Text(g.Queue, name)] += count
+		}
+		types = masked
 	}
 	d.Types, d.Attempts = shares(types), shares(attempts)
 	return d, nil
