@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -128,7 +129,7 @@ var recipes = map[string]recipe{
 	"delayed-exchange": {section: "The delayed-message plugin", args: amqp.Table{"x-dead-letter-exchange": "error-exchange"},
 		make: func(t *testing.T, v *brokertest.VHost) func() {
 			kind, kept, ch := "fanout", delay, v.Channel()
-			if _, plugin := delayed(t, v); plugin {
+			if hasDelayPlugin(t, v) {
 				kind, kept = "x-delayed-message", 0
 			}
 			t.Logf("wait-exchange is of type %s", kind)
@@ -150,8 +151,8 @@ var recipes = map[string]recipe{
 		}, fail: reject},
 }
 
-// delayed returns how many messages wait in the exchange wait-exchange, and whether the plugin is there.
-func delayed(t testing.TB, v *brokertest.VHost) (n int, plugin bool) {
+// hasDelayPlugin reports whether the delayed-message plugin is there.
+func hasDelayPlugin(t testing.TB, v *brokertest.VHost) bool {
 	var overview struct {
 		Types []struct {
 			Name string `json:"name"`
@@ -159,26 +160,38 @@ func delayed(t testing.TB, v *brokertest.VHost) (n int, plugin bool) {
 	}
 	must(t, v.API().Call(t.Context(), "GET", "overview", nil, &overview))
 	for _, e := range overview.Types {
-		plugin = plugin || e.Name == "x-delayed-message"
+		if e.Name == "x-delayed-message" {
+			return true
+		}
 	}
+	return false
+}
+
+// delayed returns how many messages wait in the exchange wait-exchange, which most recipes have not.
+func delayed(t testing.TB, v *brokertest.VHost) int {
 	var e struct {
 		Delayed int `json:"messages_delayed"`
 	}
-	_ = v.API().Call(t.Context(), "GET", "exchanges/"+v.Name+"/wait-exchange", nil, &e) // most recipes have none
-	return e.Delayed, plugin
+	_ = v.API().Call(t.Context(), "GET", "exchanges/"+v.Name+"/wait-exchange", nil, &e)
+	return e.Delayed
 }
 
 // From each recipe to Redrive by the commands that its guide prints, with a hundred messages that wait, a
-// hundred that are ready, and consumers that run: none is lost, none comes twice, and the recipe is gone.
+// hundred that are ready, and consumers that run: none is lost, none comes twice, and the recipe is gone. Each is tried
+// on one version, if Long on all: with all of them the management API of a busy 3.10.8 fails for minutes.
 func TestFromEachRecipe(t *testing.T) {
 	redrive := build(t)
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 		// Where it is installed: there is none for RabbitMQ 4.3.
 		_, _ = n.Shell(t.Context(), "rabbitmq-plugins enable rabbitmq_delayed_message_exchange")
-		for name, r := range recipes {
+		old := strings.HasPrefix(v.Version, "3.")
+		for i, name := range slices.Sorted(maps.Keys(recipes)) {
+			if !brokertest.Long() && old == (i%2 == 0) {
+				continue
+			}
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				r.migrate(t, brokertest.NewVHost(t, v.Broker), n, redrive)
+				recipes[name].migrate(t, brokertest.NewVHost(t, v.Broker), n, redrive)
 			})
 		}
 	})
@@ -238,8 +251,7 @@ func (r recipe) migrate(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, r
 		case strings.HasPrefix(command, "rabbitmqctl list_queues name messages "): // until the recipe's are empty
 			brokertest.Eventually(t, line, func() bool {
 				left := slices.DeleteFunc(recipeQueues(t, v, n, command), func(q []string) bool { return q[1] == "0" })
-				waits, _ := delayed(t, v)
-				return len(left) == 0 && waits == 0
+				return len(left) == 0 && delayed(t, v) == 0
 			})
 		case words[0] == "rabbitmqctl":
 			rabbitmqctl(t, v, n, command)
