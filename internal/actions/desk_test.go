@@ -471,7 +471,8 @@ func TestWhoWasFirst(t *testing.T) {
 		must(t, err)
 		found, err := d.store.Find(ctx, r.ID)
 		must(t, err)
-		_, err = d.store.Change(ctx, []store.Key{found[0].Key}, func(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }, nil)
+		forget := func(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }
+		_, err = d.store.Change(ctx, []store.Key{found[0].Key}, forget, nil)
 		must(t, err)
 		elsewhere := caller(auth.Operator)
 		elsewhere.Queues = []string{"mail"}

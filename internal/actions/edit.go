@@ -130,8 +130,8 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 	return edited, nil
 }
 
-// applyEdit returns what an edit makes of a record's body and headers, and how they differ. What is masked
-// stays as it is, and is not among the differences.
+// applyEdit returns the edited body and headers of a record, and the differences. Masked values stay as they are,
+// and are not among the differences.
 func (a *Actions) applyEdit(
 	ctx context.Context, r *store.Record, e EditRequest, masked *mask.Of,
 ) (done Edited, body []byte, headers amqp.Table, err error) {

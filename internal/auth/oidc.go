@@ -54,8 +54,8 @@ const (
 	renewEvery, renewAgain, renewGrace = 10 * time.Minute, time.Minute, time.Hour
 	// clockOffset is how late an ID token may come after its end, by this machine's clock.
 	clockOffset = time.Minute
-	// maxDeviceCode bounds what is passed on to the provider, devicePoll how often it is asked about a code, and
-	// maxAnswer what it says when it makes one.
+	// maxDeviceCode and maxAnswer are limits in bytes, of a device code and of the provider's answer with one. The
+	// provider is asked about a code once in devicePoll.
 	maxDeviceCode, devicePoll, maxAnswer = 4 << 10, 4 * time.Second, 64 << 10
 )
 
@@ -340,9 +340,8 @@ func (o *OIDC) beginDevice(ctx context.Context) (*oauth2.DeviceAuthResponse, err
 	return d, nil
 }
 
-// finishDevice exchanges a device code for the person who has confirmed it; errPending and errSlower say to ask
-// again. The ID token needs no nonce: it comes from the provider itself, for a code that is good once and for no one
-// without this client's secret, and it never leaves the service, so there is none that could be sent in again.
+// finishDevice exchanges a device code for the person who confirmed it. After errPending and errSlower the caller asks
+// again. The ID token needs no nonce, since no one can replay it: the provider sends it to this service alone, once.
 func (o *OIDC) finishDevice(ctx context.Context, code string) (person, error) {
 	c, err := o.call(ctx)
 	if err != nil {
@@ -366,8 +365,7 @@ func (o *OIDC) finishDevice(ctx context.Context, code string) (person, error) {
 	if err != nil {
 		return person{}, refusal(err)
 	}
-	raw, _ := t.Extra("id_token").(string)
-	id, err := o.verify(c, raw)
+	id, err := o.verify(c, t)
 	if err != nil {
 		return person{}, err
 	}
@@ -398,8 +396,7 @@ func (o *OIDC) finish(ctx context.Context, answer url.Values, f flow) (person, e
 	if err != nil {
 		return person{}, refusal(err)
 	}
-	raw, _ := t.Extra("id_token").(string)
-	id, err := o.verify(c, raw)
+	id, err := o.verify(c, t)
 	if err != nil {
 		return person{}, err
 	}
@@ -424,8 +421,8 @@ func (o *OIDC) renew(ctx context.Context, refresh, subject string) (person, erro
 		return person{}, refusal(err)
 	}
 	var id *oidc.IDToken // which providers may leave out here
-	if raw, ok := t.Extra("id_token").(string); ok {
-		if id, err = o.verify(c, raw); err != nil {
+	if _, ok := t.Extra("id_token").(string); ok {
+		if id, err = o.verify(c, t); err != nil {
 			return person{}, err
 		}
 	}
@@ -449,7 +446,9 @@ func refusal(err error) error {
 	return fmt.Errorf("%w: %w", errSilent, err)
 }
 
-func (o *OIDC) verify(c *call, raw string) (*oidc.IDToken, error) {
+// verify returns the ID token that came with an access token.
+func (o *OIDC) verify(c *call, t *oauth2.Token) (*oidc.IDToken, error) {
+	raw, _ := t.Extra("id_token").(string)
 	id, err := c.verifier.Verify(c.ctx, raw)
 	if err != nil {
 		return nil, fmt.Errorf("the ID token is not valid: %w", err)

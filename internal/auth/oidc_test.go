@@ -316,7 +316,7 @@ func TestPeopleSignInWithOpenIDConnect(t *testing.T) {
 	}
 }
 
-// nobody fails if the provider's answer signs somebody in, or the page does not say why it did not.
+// nobody fails if the provider's answer signs a person in, or the page does not say why.
 func nobody(t *testing.T, what string, b *browser, answer, why string) {
 	t.Helper()
 	w := b.get(answer)
@@ -496,12 +496,14 @@ func TestGroupsInNestedClaims(t *testing.T) {
 		claims, userinfo claims
 		want             string // the role; "": none
 	}{
-		"Keycloak's realm":       {"realm_access.roles", claims{"realm_access": readers}, nil, "viewer"},
-		"a text":                 {"realm_access.roles", claims{"realm_access": onCall}, nil, "operator"},
-		"a client with dots":     {"resource_access.my.client.roles", claims{"resource_access": claims{"my": readers, "my.client": onCall}}, nil, "operator"},
-		"the whole name":         {"realm_access.roles", claims{"realm_access.roles": "on-call", "realm_access": readers}, nil, "operator"},
-		"a URL":                  {"https://example.com/groups", claims{"https://example.com/groups": "readers"}, nil, "viewer"},
-		"of userinfo":            {"realm_access.roles", claims{"realm_access": claims{"x": 1}}, claims{"sub": "42", "realm_access": readers}, "viewer"},
+		"Keycloak's realm": {"realm_access.roles", claims{"realm_access": readers}, nil, "viewer"},
+		"a text":           {"realm_access.roles", claims{"realm_access": onCall}, nil, "operator"},
+		"a client with dots": {"resource_access.my.client.roles",
+			claims{"resource_access": claims{"my": readers, "my.client": onCall}}, nil, "operator"},
+		"the whole name": {"realm_access.roles", claims{"realm_access.roles": "on-call", "realm_access": readers}, nil, "operator"},
+		"a URL":          {"https://example.com/groups", claims{"https://example.com/groups": "readers"}, nil, "viewer"},
+		"of userinfo": {"realm_access.roles",
+			claims{"realm_access": claims{"x": 1}}, claims{"sub": "42", "realm_access": readers}, "viewer"},
 		"no such path":           {"realm_access.roles", claims{"realm_access": claims{"x": readers}}, nil, ""},
 		"a text on the way":      {"realm_access.roles", claims{"realm_access": "roles"}, nil, ""},
 		"a list on the way":      {"realm_access.roles", claims{"realm_access": []any{readers}}, nil, ""},
@@ -515,7 +517,8 @@ func TestGroupsInNestedClaims(t *testing.T) {
 		g.OIDC.Claim = c.path
 		b := newBrowser(h)
 		b.get(b.start(p))
-		if who := strings.Fields(b.get("/").Body.String()); c.want != "" && (len(who) < 3 || who[2] != c.want) || c.want == "" && len(b.kept) > 0 {
+		who := strings.Fields(b.get("/").Body.String())
+		if c.want != "" && (len(who) < 3 || who[2] != c.want) || c.want == "" && len(b.kept) > 0 {
 			t.Errorf("%s: %q, want %q", what, who, c.want)
 		}
 	}

@@ -19,7 +19,7 @@ type ProxyConfig struct {
 // maxGroups is the longest header with groups, in bytes.
 const maxGroups = 16 << 10
 
-// named reports whether one of our proxies names who has sent a request.
+// named reports whether a request has a user's name from one of our proxies.
 func (g *Guard) named(r *http.Request) bool {
 	return g.Proxy.UserHeader != "" && g.Proxies.has(peer(r)) &&
 		strings.TrimSpace(strings.Join(r.Header.Values(g.Proxy.UserHeader), "")) != ""

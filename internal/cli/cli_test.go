@@ -461,7 +461,7 @@ func TestColumnsOfMessages(t *testing.T) {
 	}
 }
 
-// What is masked is asked for once, with a reason.
+// The command asks for the unmasked message once, with the reason.
 func TestAMaskedMessageIsAskedFor(t *testing.T) {
 	var asked string
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -280,7 +280,7 @@ func mergeAlike(groups []queueFindings) (all []queueFindings) {
 	return all
 }
 
-// together adds a queue's commands to those of others. enroll takes all queues at once.
+// together adds a queue's commands to those of other queues, and the queue itself to a command that takes several.
 func together(all, more []string, queue string) []string {
 	for i, c := range more {
 		one, last := strings.CutSuffix(c, " "+doctor.Quote(queue))

@@ -179,7 +179,7 @@ func helpText(c *cobra.Command, width int) string {
 	return strings.TrimRight(out.String(), "\n") + "\n"
 }
 
-// described is a flag or command, up to what is said about it.
+// described matches a flag or command in a help text, up to its description.
 var described = regexp.MustCompile(`^ +\S.*?\S {2,}`)
 
 // commandGroup adds commands to c, and makes it refuse any other: cobra would show the help and call that a success.

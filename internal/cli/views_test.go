@@ -651,7 +651,7 @@ func TestDiagnoses(t *testing.T) {
 	if got := diagnosed(0, true, all...); !strings.Contains(got, "\x1b[31;1mwrong  \x1b[0m  lifetime   gone\n") || strings.Contains(got, "[2J\x1b") {
 		t.Errorf("in colour: %q", got)
 	}
-	// Queues with the same fault are enrolled by one command, which is not wrapped. What is repaired otherwise is said by itself.
+	// One command enrolls all queues with the same fault, and is not wrapped. Other faults have commands of their own.
 	all = nil
 	for _, q := range []string{"a b", "orders", "mail"} {
 		all = append(all, doctor.Finding{Check: "dead-lettering", Status: doctor.Wrong, Queue: q, What: strings.Repeat("it has none ", 9), Commands: []string{"redrive enroll --config x.yaml " + doctor.Quote(q)}})

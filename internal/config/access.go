@@ -275,8 +275,8 @@ func (r *Redis) TLSConfig() (*tls.Config, error) {
 	return c, nil
 }
 
-// CheckFiles checks the files of auth.oidc and the TLS files of the page and of Redis. Those of RabbitMQ are checked
-// whenever they are read.
+// CheckFiles checks the files of auth.oidc, and the TLS files of the page and of Redis. Whoever reads the TLS files of
+// RabbitMQ checks those.
 func (c *Config) CheckFiles() error {
 	_, err := c.Store.Redis.TLSConfig()
 	if c.Access.HasTLS() {

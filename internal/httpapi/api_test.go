@@ -499,8 +499,8 @@ func TestWhoMayAskForWhat(t *testing.T) {
 // marked is in messages, where it is to be masked.
 const marked = "marked value of a person"
 
-// Each route shows of a message what its rule says, to each role and with each kind of mask, and what is masked in no
-// form. Viewers see no body, and operators may have single messages shown.
+// Each route shows as much of a message as its rule says, to each role and with each kind of mask, and never a masked
+// value. Viewers see no body, and operators can ask for single messages.
 func TestNoRouteShowsWhatIsMasked(t *testing.T) {
 	who := newAccess(t)
 	forms := []string{marked, hex.EncodeToString([]byte(marked)), fmt.Sprintf("% x", marked)}

@@ -505,8 +505,8 @@ func (c Client) BeginDevice(ctx context.Context) (d oauth2.DeviceAuthResponse, e
 	return d, c.call(ctx, http.MethodPost, auth.OIDCDevicePath, nil, struct{}{}, &d)
 }
 
-// FinishDevice returns the session of who has confirmed the sign-in; "" while no one has. ErrTooMany says to ask less
-// often.
+// FinishDevice returns the session once a person has confirmed the sign-in, and "" until then. After ErrTooMany, ask
+// less often.
 func (c Client) FinishDevice(ctx context.Context, code string) (session string, err error) {
 	in, err := json.Marshal(map[string]string{"device_code": code})
 	if err != nil {

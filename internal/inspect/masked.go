@@ -108,7 +108,7 @@ func (in *Inspector) decodedFor(ctx context.Context, by auth.Caller, l *store.Li
 	}
 }
 
-// refuse returns an error if a query is about what is masked for its caller.
+// refuse returns an error if a query uses a field that is masked for its caller.
 func (in *Inspector) refuse(by auth.Caller, q *query.Query) (err error) {
 	rules := in.Mask()
 	if rules.Sees(by.Role) {
