@@ -165,6 +165,7 @@ Environment variables count as they do for serve.`,
 					return err
 				}
 			}
+			fmt.Fprintf(p.out, "%s is valid\n\n", args[0])
 			return config.Describe(p.out, cfg)
 		},
 	}
@@ -410,5 +411,9 @@ func (p *program) simulated(r *simulate.Result) error {
 	for _, row := range r.Table() {
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(p.out, "\n%s\n", strings.Join(r.Notes(), "\n"))
+	return err
 }

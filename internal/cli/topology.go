@@ -119,8 +119,18 @@ func (p *program) topologyOf(name, short string, of func(delay.QueueType) (delay
 				return fmt.Errorf("--name %s: %w: %w", at.name, err, errUsage)
 			}
 		}
-		return p.print(jsonOf(management.Define(at.vhost, t), "  "))
+		return p.define(at.vhost, t)
 	})
+}
+
+// define prints definitions, and what to do with them where a person sees them.
+func (p *program) define(vhost string, t delay.Topology, policies ...management.Policy) error {
+	err := p.print(jsonOf(management.Define(vhost, t, policies...), "  "))
+	if err == nil && isTerminal(p.out) {
+		fmt.Fprintln(p.err, "nothing is declared yet: write this to a file, and import it with "+
+			"rabbitmqctl import_definitions FILE")
+	}
+	return err
 }
 
 func (p *program) topologyFixed() *cobra.Command {
@@ -166,7 +176,7 @@ which keeps its keys: it shows what it will set, and sets it through the managem
 		if !apply {
 			fmt.Fprintln(p.err, "warning: if a policy applies to the queue already, this one would replace it or be "+
 				"ignored: use --apply, which merges them")
-			return p.print(jsonOf(management.Define(at.vhost, a.Topology(), a.Policy()), "  "))
+			return p.define(at.vhost, a.Topology(), a.Policy())
 		}
 		plan, err := a.Plan(c.Context(), m)
 		if err != nil {

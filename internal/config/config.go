@@ -331,14 +331,30 @@ func Describe(w io.Writer, c *Config) error {
 	if err := describeVHosts(table, c); err != nil {
 		return err
 	}
+	rest := true // is parked, since no policy matches it
 	for i := range c.Policies {
 		p := &c.Policies[i]
-		what := waits(p, c.Ways[p.Name])
-		if limits := c.Throttle[p.Name].String(); limits != "" {
-			what += " (throttle: " + limits + ")"
-		}
+		rest = rest && (c.policyVHosts[p.Name] != nil || !slices.Contains(p.Queues, "*"))
 		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "),
-			what+describeFor(c.policyVHosts[p.Name]))
+			waits(p, c.Ways[p.Name])+describeFor(c.policyVHosts[p.Name]))
+		var more []string
+		for _, set := range p.Settings() {
+			more = append(more, set.Key+" "+set.Value)
+		}
+		if limits := c.Throttle[p.Name].String(); limits != "" {
+			more = append(more, "throttle: "+limits)
+		}
+		if more != nil {
+			fmt.Fprintf(table, "\t\t  %s\n", strings.Join(more, " · "))
+		}
+		for j := range p.Rules {
+			r := &p.Rules[j]
+			fmt.Fprintf(table, "\t\t  rule %s: %s → %s\n", p.RuleName(j), strings.TrimSpace(r.When.String()),
+				cmp.Or(r.Then.String(), "as the policy says"))
+		}
+	}
+	if rest {
+		fmt.Fprintln(table, "others\t*\tparked, never retried")
 	}
 	for _, f := range c.Adopt {
 		what := "parked"
@@ -414,9 +430,6 @@ func waits(p *policy.Policy, way delay.Way) string {
 	s := fmt.Sprintf("%s, %s after %s", strings.Join(parts, ", "), then, policy.FormatDuration(total))
 	if j := p.Jitter.String(); j != "none" && slices.Max(all) > 0 {
 		s += " (jitter " + j + ")"
-	}
-	for _, set := range p.Settings() {
-		s += fmt.Sprintf(" (%s %s)", set.Key, set.Value)
 	}
 	if way != nil {
 		s += " (waits in RabbitMQ: " + way.Limits().Name + ")"

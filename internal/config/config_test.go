@@ -41,7 +41,11 @@ func TestTheExampleFile(t *testing.T) {
 	b := described(t, c)
 	for _, want := range []string{
 		"orders    orders.*      1s, 2s, 4s, 8s, 16s, 32s, 1m 4s, parked after 2m 7s (jitter ±20%)",
-		`10s ×6, 15m ×10, forwarded to exchange "alerts" after 2h 31m (jitter ±20%) (max_age 1d)`,
+		`10s ×6, 15m ×10, forwarded to exchange "alerts" after 2h 31m (jitter ±20%)`,
+		"  max_age 1d · max_replays 3\n",
+		"  retention 90d · throttle: 200/s, 10000 in flight, breaker\n",
+		`  rule bad data: error:"invalid IBAN" or exception:ValidationError → park`,
+		"  rule 4: type:CampaignStart → as the policy says\n",
 		`30s, 1m, 1m 30s, 2m, forwarded to queue "mail.dead" after 5m (jitter equal)`,
 		"1m, 1m, parked after 2m",
 		"protobuf  orders.*      shop.Order",

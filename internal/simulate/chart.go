@@ -166,7 +166,7 @@ func (r *Result) title() string {
 
 func (r *Result) subtitle() string {
 	o := r.Options
-	parts := []string{"policy " + o.Policy.Name, o.Policy.Backoff.String(),
+	parts := []string{"policy " + strings.TrimPrefix(o.Policy.Name, "policy "), o.Policy.Backoff.String(),
 		fmt.Sprintf("%d attempts", o.Policy.Attempts)}
 	if o.Rules.Breaker != nil {
 		parts = append(parts, "breaker on")

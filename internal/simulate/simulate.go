@@ -121,7 +121,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		run       func(context.Context, Options, *record) error
 	}{
 		{"requeue", "requeue at once", requeue},
-		{"fixed", "a fixed delay of " + policy.FormatDuration(o.Fixed), fixedDelay},
+		{"fixed", "fixed delay of " + policy.FormatDuration(o.Fixed), fixedDelay},
 		{"backoff", "backoff alone", backoff},
 		{"redrive", "backoff, " + limits(o.Rules), throttled},
 	} {
@@ -157,7 +157,7 @@ func limits(r throttle.Rules) string {
 	case r.InFlight > 0:
 		return "in_flight"
 	}
-	return "no breaker, no rate"
+	return "no limits"
 }
 
 func ptr[T any](v T) *T { return &v }
@@ -324,17 +324,27 @@ func (r *Result) Series() [][]string {
 	return rows
 }
 
-// Table returns the rows of a table for people, the first with the headings.
+// Table returns the rows of a table for people, the first with the headings, which Notes explains.
 func (r *Result) Table() [][]string {
-	rows := [][]string{{"WAY", "RETRIES WHILE DOWN", "OF BACKOFF'S", "PEAK", "ARRIVALS SERVED AFTER", "DRAINED AFTER",
-		"PARKED"}}
+	rows := [][]string{{"WAY", "RETRIES", "PEAK", "SERVED AGAIN", "DRAINED", "PARKED"}}
 	for _, w := range r.Ways {
-		drain := r.after(w.Drained)
-		if w.ID == "redrive" && w.Over != nil {
-			drain += " (best possible: " + moment(time.Duration(*r.Best)) + ")"
-		}
-		rows = append(rows, []string{w.Title, number(float64(w.Retries)), strconv.FormatFloat(100*w.Share, 'g', 3, 64) +
-			"%", perSecond(w.Peak), r.after(w.Recovered), drain, number(float64(w.Parked))})
+		rows = append(rows, []string{w.Title, number(float64(w.Retries)), perSecond(w.Peak), r.after(w.Recovered),
+			r.after(w.Drained), number(float64(w.Parked))})
 	}
 	return rows
+}
+
+// Notes are sentences below the table.
+func (r *Result) Notes() []string {
+	o, redrive := r.Options, &r.Ways[3]
+	notes := []string{"RETRIES reach the upstream while it is down; PEAK is calls in a second.",
+		"SERVED AGAIN and DRAINED count from its return: new messages, and the backlog."}
+	if spare := o.Capacity - o.Rate; o.Rules.Rate > spare && redrive.Drained == nil {
+		notes = append(notes, "The policy's rate of "+perSecond(o.Rules.Rate)+" is more than the "+
+			perSecond(max(spare, 0))+" that the upstream can serve beside new messages.")
+	}
+	if r.Best != nil {
+		notes = append(notes, "Without parking, DRAINED can be "+moment(time.Duration(*r.Best))+" at best.")
+	}
+	return notes
 }
