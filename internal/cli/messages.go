@@ -500,14 +500,16 @@ func groupDetail(w io.Writer, g inspect.GroupDetail) {
 		{"Note", g.Note}, {"State", strings.TrimPrefix(g.StateWas+", reopened: ", ", reopened: ") + g.State},
 		{"Set by", g.StateBy}, {"Set at", timeText(g.StateAt)}, {"Ticket", g.StateNote}}
 	if g.Newest != nil {
-		all = append(all, [2]string{"Newest error", g.Newest.Error}, [2]string{"Types", shares(g.Types)},
-			[2]string{"Failures", shares(g.Attempts)}, [2]string{"Newest", "redrive messages show " + g.Newest.Key},
-			[2]string{"Oldest", "redrive messages show " + g.Oldest.Key})
+		all = append(all, [2]string{"Newest error", g.Newest.Error},
+			[2]string{"Newest", "redrive messages show " + g.Newest.Key})
 	}
-	pairs(w, all)
+	if g.Oldest != nil {
+		all = append(all, [2]string{"Oldest", "redrive messages show " + g.Oldest.Key})
+	}
 	if g.Bounded {
-		fmt.Fprintf(w, "\nOf %s messages; it has more.\n", count(g.Looked))
+		all = append(all, [2]string{"Looked at", "the newest " + count(g.Looked) + ", for what follows"})
 	}
+	pairs(w, append(all, [2]string{"Types", shares(g.Types)}, [2]string{"Failures", shares(g.Attempts)}))
 }
 
 func shares(all []inspect.Share) string {

@@ -607,7 +607,7 @@ func TestAGroupIsShownWhole(t *testing.T) {
 	shown := text(func(w io.Writer) { groupDetail(w, g) })
 	for _, want := range []string{
 		`^Parked +1,204$`, `^First +2023-11-14 22:13:20 UTC$`, `^Newest error +card 4711 declined$`, `^Grouped as +card # declined$`,
-		`^State +resolved, reopened: open$`, `^Set by +ann$`, `^Ticket +ticket 7$`, `^Types +Paid × 900, Sent × 100$`, `^Oldest +redrive messages show ` + oneID + `\.2$`, `^Of 1,000 messages; it has more\.$`,
+		`^State +resolved, reopened: open$`, `^Set by +ann$`, `^Ticket +ticket 7$`, `^Types +Paid × 900, Sent × 100$`, `^Oldest +redrive messages show ` + oneID + `\.2$`, `^Looked at +the newest 1,000, for what follows$`,
 	} {
 		if !regexp.MustCompile("(?m)" + want).MatchString(shown) {
 			t.Errorf("%q is not in\n%s", want, shown)

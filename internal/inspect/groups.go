@@ -89,7 +89,7 @@ func (s GroupState) Lately(g *store.GroupCount, now time.Time) GroupState {
 	}
 	again := false
 	switch s.State {
-	case Resolved: // Last is exact to the minute only
+	case Resolved: // Last is exact to the second only
 		again = g.Last.After(*s.StateAt) || failures(g, 1+now.Unix()/3600-s.StateAt.Unix()/3600) > s.Before
 	case Ignored:
 		again = failures(g, 24) >= muchMore*max(s.Before, 1)
@@ -208,7 +208,7 @@ type GroupDetail struct {
 	Oldest   *Message `json:"oldest,omitempty" doc:"The one that failed first."`
 	Types    []Share  `json:"types" doc:"The types of its messages, the most frequent first."`
 	Attempts []Share  `json:"attempts" doc:"How often its messages failed, the most frequent first."`
-	Looked   int      `json:"looked" doc:"How many messages newest, oldest, types and attempts are of."`
+	Looked   int      `json:"looked" doc:"How many messages newest, types and attempts are of."`
 	Bounded  bool     `json:"bounded,omitempty" doc:"It has more messages than were looked at."`
 }
 
@@ -221,7 +221,7 @@ type Share struct {
 // maxInGroup is how many messages of a group GroupDetail looks at, and maxShares how many values it has.
 const maxInGroup, maxShares = 1000, 10
 
-// Group returns one error group. First and Last are exact to the second while their messages are kept.
+// Group returns one error group.
 func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d GroupDetail, err error) {
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return d, err
@@ -248,7 +248,6 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 	}
 	d.Group = in.shownGroup(&g, set)
 	types, attempts := map[string]int{}, map[string]int{}
-	first, last := g.Last.Add(time.Minute), g.First
 	var newest, oldest *store.Listed
 	r, began := n.Range, time.Now()
 	r.NewestFirst = true
@@ -271,18 +270,13 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 			types[m.Message.Type]++
 		}
 		attempts[strconv.Itoa(m.Failures)]++
-		for _, at := range []time.Time{m.FirstFailed, m.FailedAt} {
-			if !at.Before(g.First) && at.Before(first) {
-				first = at
-			}
-			if at.After(last) {
-				last = at
-			}
-		}
 		return true, nil
 	}
 	if !n.None {
 		err = in.Store.Scan(ctx, r, yielding(ctx, in, visit))
+	}
+	if err == nil && d.Bounded {
+		oldest, err = in.firstIn(ctx, by, n) // oldest is one of the newest
 	}
 	if err != nil {
 		return d, err
@@ -290,14 +284,12 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 	if newest != nil {
 		s := &search{Inspector: in, by: by, groupOf: n.GroupOf, paused: paused}
 		s.add(*newest)
-		s.add(*oldest)
-		d.Newest, d.Oldest = &s.page.Messages[0], &s.page.Messages[1]
-	}
-	if first.Before(g.First.Add(time.Minute)) {
-		d.First = first
-	}
-	if !last.Before(g.Last) && last.Before(g.Last.Add(time.Minute)) {
-		d.Last = last
+		d.Newest = &s.page.Messages[0]
+		if oldest != nil {
+			s.page.Messages = nil
+			s.add(*oldest)
+			d.Oldest = &s.page.Messages[0]
+		}
 	}
 	if rules := in.Mask(); !rules.Sees(by.Role) {
 		masked := map[string]int{}
@@ -308,6 +300,18 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 	}
 	d.Types, d.Attempts = shares(types), shares(attempts)
 	return d, nil
+}
+
+// firstIn returns the message of a query that has been kept for the longest; nil when none is found soon enough.
+func (in *Inspector) firstIn(ctx context.Context, by auth.Caller, n *query.Narrowed) (first *store.Listed, err error) {
+	began := time.Now()
+	err = in.Store.Scan(ctx, n.Range, yielding(ctx, in, func(l store.Listed) (bool, error) {
+		if n.Sure || in.match(ctx, by, n, &l) {
+			first = &l
+		}
+		return first == nil && time.Since(began) < maxLookTime, nil
+	}))
+	return first, err
 }
 
 func shares(of map[string]int) []Share {

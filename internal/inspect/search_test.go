@@ -254,7 +254,7 @@ func TestOneGroup(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		base := time.Now().Add(-time.Hour).Truncate(time.Minute)
 		d.add(t, record("orders", store.Parked, "of another group")) // or the search for one would be limited in time
-		newest, oldest := "", ""
+		newest, oldest, parkedFirst := "", "", ""
 		for i, seconds := range []int{70, 7, 130} {
 			r := record("orders", store.Parked, "x")
 			r.Error, r.Failures, r.Message.Type = fmt.Sprintf("card %d declined", 1000+i), 1+i/2, []string{"Paid", "Sent", "Paid"}[i]
@@ -262,8 +262,11 @@ func TestOneGroup(t *testing.T) {
 			r.FirstFailed = r.FailedAt
 			d.add(t, r)
 			newest = r.ID.String()
+			if i == 0 {
+				parkedFirst = newest
+			}
 			if i == 1 {
-				oldest = r.ID.String()
+				oldest = newest
 			}
 		}
 		gs, err := d.Groups(ctx, caller(auth.Viewer), "error:declined", "", "", 0)
@@ -278,11 +281,11 @@ func TestOneGroup(t *testing.T) {
 		expect.Equal(t, fmt.Sprint(g.Types, g.Attempts), "[{Paid 2} {Sent 1}] [{1 2} {2 1}]", "types and attempts")
 		for i := range 1000 {
 			r := record("orders", store.Parked, "x")
-			r.Error = fmt.Sprintf("card %d declined", 2000+i)
+			r.Error, r.FailedAt = fmt.Sprintf("card %d declined", 2000+i), base.Add(time.Hour/2)
 			d.add(t, r)
 		}
-		if g, err = d.Group(ctx, caller(auth.Viewer), g.ID); err != nil || g.Looked != 1000 || !g.Bounded || g.Parked != 1003 {
-			t.Errorf("of 1,003 it looked at %d (bounded: %v), %v", g.Looked, g.Bounded, err)
+		if g, err = d.Group(ctx, caller(auth.Viewer), g.ID); err != nil || g.Looked != 1000 || !g.Bounded || g.Parked != 1003 || g.Oldest.ID != parkedFirst || !g.First.Equal(base.Add(7*time.Second)) {
+			t.Errorf("of 1,003 it looked at %d (bounded: %v), the oldest is %s, the first failed %s, %v", g.Looked, g.Bounded, g.Oldest.ID, g.First, err)
 		}
 		for _, none := range []string{"0000000000000000", "nothing", ""} {
 			expect.Err(t, errOf(d.Group(ctx, caller(auth.Viewer), none)), inspect.ErrNotFound, "group %q", none)

@@ -170,7 +170,7 @@ func FromMicros(n int64) time.Time {
 type GroupCount struct {
 	errorgroup.Group
 	Waiting, Parked, Discarded int64
-	First, Last                time.Time // failures, to within a minute
+	First, Last                time.Time // failures, to the second
 	// Hours counts failures in each of the last 24 hours, the current one last.
 	Hours [24]int64
 	Note  string // a person's

@@ -12,7 +12,7 @@ import (
 // Tally counts the messages of a group, or what a change adds to them.
 type Tally struct {
 	Kept        [Discarded + 1]int64
-	First, Last int64 // failures, in minutes since 1970; 0 when there was none
+	First, Last int64 // failures, in seconds since 1970; 0 when there was none
 	Hours       Hours
 	Reasons     Reasons
 }
@@ -62,13 +62,16 @@ func (t *Tally) Add(o *Tally) {
 	}
 }
 
-// Seen extends First to Last by a minute; 0 is none.
-func (t *Tally) Seen(minute int64) {
-	if minute != 0 && (t.First == 0 || minute < t.First) {
-		t.First = minute
+// Seen extends First to Last by a second; 0 is none.
+func (t *Tally) Seen(second int64) {
+	if second < 1e9 { // in minutes, as stores kept them at first
+		second *= 60
 	}
-	if minute != 0 && (t.Last == 0 || minute > t.Last) {
-		t.Last = minute
+	if second != 0 && (t.First == 0 || second < t.First) {
+		t.First = second
+	}
+	if second != 0 && (t.Last == 0 || second > t.Last) {
+		t.Last = second
 	}
 }
 
@@ -80,7 +83,7 @@ func (t *Tally) Failed(at, now time.Time) {
 	if at.Unix() <= 0 {
 		return // unknown
 	}
-	t.Seen(at.Unix() / 60)
+	t.Seen(at.Unix())
 	t.Hours.Add(at.Unix()/3600, 1)
 }
 
@@ -90,13 +93,13 @@ func (t *Tally) Any() bool { return t.Kept != [len(t.Kept)]int64{} }
 // Listed reports whether Groups lists the group: a message is kept, or one failed within a day.
 func (t *Tally) Listed(now time.Time) bool { return t.Any() || t.Last > ADayBefore(now) }
 
-// ADayBefore returns minutes since 1970.
-func ADayBefore(now time.Time) int64 { return now.Unix()/60 - 24*60 }
+// ADayBefore returns seconds since 1970.
+func ADayBefore(now time.Time) int64 { return now.Unix() - 24*60*60 }
 
 // Count returns the GroupCount of a group.
 func (t *Tally) Count(g errorgroup.Group, note string, now time.Time) GroupCount {
 	c := GroupCount{Group: g, Note: note, Waiting: t.Kept[Waiting], Parked: t.Kept[Parked],
-		Discarded: t.Kept[Discarded], First: minute(t.First), Last: minute(t.Last), Reasons: t.Reasons}
+		Discarded: t.Kept[Discarded], First: second(t.First), Last: second(t.Last), Reasons: t.Reasons}
 	for hour, n := range t.Hours.All() {
 		if at := 23 - (now.Unix()/3600 - hour); at >= 0 && at < 24 {
 			c.Hours[at] = n
@@ -105,12 +108,12 @@ func (t *Tally) Count(g errorgroup.Group, note string, now time.Time) GroupCount
 	return c
 }
 
-// minute converts minutes since 1970 to a time; 0 to the zero time.
-func minute(n int64) time.Time {
+// second converts seconds since 1970 to a time; 0 to the zero time.
+func second(n int64) time.Time {
 	if n == 0 {
 		return time.Time{}
 	}
-	return time.Unix(n*60, 0)
+	return time.Unix(n, 0)
 }
 
 // Append appends the encoded tally.

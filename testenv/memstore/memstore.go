@@ -551,7 +551,7 @@ func (t *groupState) failed(at time.Time) {
 		return
 	}
 	t.hours[at.Unix()/3600]++
-	at = time.Unix(at.Unix()/60*60, 0)
+	at = at.Truncate(time.Second)
 	if t.first.IsZero() || at.Before(t.first) {
 		t.first = at
 	}

@@ -207,9 +207,9 @@ func TestTalliesMergeInAnyOrder(t *testing.T) {
 			var one store.Tally
 			one.Kept[rapid.IntRange(1, 3).Draw(t, "state")] = rapid.Int64Range(-5, 5).Draw(t, "more")
 			for range rapid.IntRange(0, 3).Draw(t, "failures") {
-				minute := 500_000*60 + rapid.Int64Range(0, 60*60).Draw(t, "minute")
-				one.Seen(minute)
-				one.Hours.Add(minute/60, 1)
+				second := 500_000*3600 + rapid.Int64Range(0, 60*3600).Draw(t, "second")
+				one.Seen(second)
+				one.Hours.Add(second/3600, 1)
 				one.Reasons |= 1 << rapid.IntRange(0, 7).Draw(t, "reason")
 			}
 			whole.Add(&one)

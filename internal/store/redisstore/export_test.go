@@ -27,7 +27,7 @@ var ErrUnconfirmed, ErrTooLong = errUnconfirmed, errTooLong
 
 // Ungroup forgets groups as one does who looked at them when they had not failed since.
 func (s *Store) Ungroup(ctx context.Context, since time.Time, groups ...string) error {
-	return s.ungroup(ctx, since.Unix()/60, groups)
+	return s.ungroup(ctx, since.Unix(), groups)
 }
 
 // Generation returns the largest confirmed generation.

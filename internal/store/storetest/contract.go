@@ -1047,10 +1047,10 @@ func groupTimes(t *testing.T, s *subject) {
 	if at := 23 - (shown - now.Add(-90*minute).Unix()/3600); g.Hours[at] < 1 {
 		t.Errorf("hours %v", g.Hours)
 	}
-	if first := g.First.Sub(now.Add(-30 * hour)); first > 0 || first <= -minute {
+	if first := g.First.Sub(now.Add(-30 * hour)); first > 0 || first <= -second {
 		t.Errorf("first %s", g.First)
 	}
-	if g.Last.Before(now.Add(-minute)) || g.Last.After(time.Now()) {
+	if g.Last.Before(now.Add(-second)) || g.Last.After(time.Now()) {
 		t.Errorf("last %s", g.Last)
 	}
 }

@@ -100,7 +100,7 @@ end
 
 -- notegroups writes what groups share, and their failures, read from the arguments:
 --   n, then n times
---   group, what its members share, reasons (bits), first, last (minutes since 1970,
+--   group, what its members share, reasons (bits), first, last (seconds since 1970,
 --   0 for none), k, then k times: hour since 1970, how many failed in it
 -- Failures are stored as the text "first last reasons hour:n hour:n …" of the last 24 hours.
 local function notegroups()

@@ -1,6 +1,6 @@
 -- Forgets groups without kept messages that have not failed since: the caller may have read them
 -- some time ago.
--- Arguments: the minute since 1970 after which a failure keeps a group, groups.
+-- Arguments: the second since 1970 after which a failure keeps a group, groups.
 local since, group = tonumber(arg()), arg()
 while group do
   local last = (call('HGET', P .. 'groups:seen', group) or ''):match('^%d+ (%d+)')
