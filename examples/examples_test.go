@@ -45,11 +45,14 @@ var examples = []example{
 }
 
 func TestExamples(t *testing.T) {
-	programs := build(t)
+	program := filepath.Join(t.TempDir(), "examples")
+	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	for _, e := range examples {
 		t.Run(e.name, func(t *testing.T) {
 			t.Parallel()
-			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) { e.run(t, v, programs) })
+			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) { e.run(t, v, program) })
 		})
 	}
 }
@@ -66,24 +69,14 @@ func TestAllExamplesAreRun(t *testing.T) {
 	}
 }
 
-// build makes the program, and the service for the recipe that needs it.
-func build(t *testing.T) string {
-	dir := t.TempDir()
-	c := exec.Command("go", "build", "-o", dir, ".", "../cmd/redrive")
-	if out, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return dir
-}
-
-func (e example) run(t *testing.T, v *brokertest.VHost, programs string) {
+func (e example) run(t *testing.T, v *brokertest.VHost, program string) {
 	if e.before != nil {
-		e.before(t, v, filepath.Join(programs, "redrive"))
+		e.before(t, v, brokertest.Redrive(t))
 	}
 	// A program that goes on for ever fails the test, and does not hang it.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	c := exec.CommandContext(ctx, filepath.Join(programs, "examples"), e.name)
+	c := exec.CommandContext(ctx, program, e.name)
 	c.Env = append(os.Environ(), "REDRIVE_BROKER_URL="+v.URL())
 	out, in := io.Pipe()
 	c.Stdout, c.Stderr = in, in

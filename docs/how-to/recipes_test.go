@@ -180,7 +180,7 @@ func delayed(t testing.TB, v *brokertest.VHost) int {
 // hundred that are ready, and consumers that run: none is lost, none comes twice, and the recipe is gone. Each is tried
 // on one version, if Long on all: with all of them the management API of a busy 3.10.8 fails for minutes.
 func TestFromEachRecipe(t *testing.T) {
-	redrive := build(t)
+	redrive := brokertest.Redrive(t)
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 		// Where it is installed: there is none for RabbitMQ 4.3.
 		_, _ = n.Shell(t.Context(), "rabbitmq-plugins enable rabbitmq_delayed_message_exchange")
@@ -250,9 +250,11 @@ func (r recipe) migrate(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, r
 			}
 		case strings.HasPrefix(command, "rabbitmqctl list_queues name messages "): // until the recipe's are empty
 			brokertest.Eventually(t, line, func() bool {
-				left := slices.DeleteFunc(recipeQueues(t, v, n, command), func(q []string) bool { return q[1] == "0" })
+				left := recipeQueues(t, v, n)
+				maps.DeleteFunc(left, func(_, messages string) bool { return messages == "0" })
 				return len(left) == 0 && delayed(t, v) == 0
 			})
+			rabbitmqctl(t, v, n, command)
 		case words[0] == "rabbitmqctl":
 			rabbitmqctl(t, v, n, command)
 		default:
@@ -264,10 +266,10 @@ func (r recipe) migrate(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, r
 	brokertest.Eventually(t, "all succeeded", func() bool { return a.sum(a.done) >= 3*each })
 	// Not from the management API: that of a busy 3.10.8 may have lost a queue's statistics, and answers 500.
 	brokertest.Eventually(t, "nothing is left", func() bool {
-		return strings.Contains("\n"+rabbitmqctl(t, v, n, "rabbitmqctl list_queues name messages"), "\n"+work+"\t0\n")
+		return queues(t, v, n)[work] == "0"
 	})
 	brokertest.Eventually(t, "the recipe's queues are gone", func() bool {
-		return len(recipeQueues(t, v, n, "rabbitmqctl list_queues name messages")) == 0
+		return len(recipeQueues(t, v, n)) == 0
 	})
 	s.WaitParked(t, 0)
 	a.mu.Lock()
@@ -312,16 +314,26 @@ func rabbitmqctl(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, command 
 	return out
 }
 
-// recipeQueues are name and messages of each queue that is neither Redrive's nor a work queue.
-func recipeQueues(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, command string) (all [][]string) {
+// queues are the messages of each queue by its name, as `rabbitmqctl list_queues name messages` says.
+func queues(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) map[string]string {
 	t.Helper()
-	for line := range strings.Lines(rabbitmqctl(t, v, n, command)) {
-		q := strings.Fields(line)
-		if len(q) == 2 && !slices.Contains([]string{"name", "work-queue", "work-queue.v2"}, q[0]) &&
-			!strings.HasPrefix(q[0], "redrive.") {
-			all = append(all, q)
-		}
+	out, err := n.Eval(t.Context(), fmt.Sprintf(`[{Name, Messages} || [{name, {_, _, _, Name}}, {messages, Messages}] <-
+		rabbit_amqqueue:info_all(<<%q>>, [name, messages])].`, v.Name))
+	must(t, err)
+	all := map[string]string{}
+	for _, q := range regexp.MustCompile(`<<"(.*?)">>,\s*(\d+)`).FindAllStringSubmatch(out, -1) {
+		all[q[1]] = q[2]
 	}
+	return all
+}
+
+// recipeQueues are those that are neither Redrive's nor a work queue.
+func recipeQueues(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) map[string]string {
+	t.Helper()
+	all := queues(t, v, n)
+	maps.DeleteFunc(all, func(name, _ string) bool {
+		return name == "work-queue" || name == "work-queue.v2" || strings.HasPrefix(name, "redrive.")
+	})
 	return all
 }
 
@@ -418,16 +430,6 @@ func (s *shop) republish(exchange, key string, p amqp.Publishing, d amqp.Deliver
 	return d.Ack(false)
 }
 
-// build makes the command line.
-func build(t *testing.T) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "redrive")
-	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/redrive").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return program
-}
-
 // shell runs a command line as it is printed, with Redrive's command for a virtual host and a service.
 func shell(v *brokertest.VHost, program, address, line string) (string, error) {
 	c := exec.Command("sh", "-c", line)
@@ -455,7 +457,7 @@ func TestTheTutorial(t *testing.T) {
 	text, err := os.ReadFile("../tutorial/first-queue.md")
 	must(t, err)
 	config := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(string(text))[1]
-	program := build(t)
+	program := brokertest.Redrive(t)
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		file := filepath.Join(t.TempDir(), "redrive.yaml")
 		must(t, os.WriteFile(file, []byte(config), 0o600))
@@ -525,7 +527,7 @@ func TestTheTutorial(t *testing.T) {
 
 // The consumer runs on all the time; what waits when it is undone still returns.
 func TestAddingToARunningSystemAndUndo(t *testing.T) {
-	program := build(t)
+	program := brokertest.Redrive(t)
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", nil)
 		deadLetters(t, v, "orders", map[string]any{"max-length": 1000})
@@ -627,7 +629,7 @@ func deadLetterService(v *brokertest.VHost, delay time.Duration, most int64) (ga
 // What counts by x-death and publishes again stops after three deaths on RabbitMQ
 // 3, and never on 4. Redrive parks the message after three attempts on both.
 func TestTheDeadLetterServiceRetriesForEverOn4(t *testing.T) {
-	program := build(t)
+	program := brokertest.Redrive(t)
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", nil)
 		v.Queue("dead.letters", nil)

@@ -237,10 +237,7 @@ func TestTheCommandsMend(t *testing.T) {
 		t.Skip("not run: it takes a minute (make test-long)")
 	}
 	brokertest.OnePrivate(t, "", func(t *testing.T, private *brokertest.VHost, n *rabbitnode.Node) {
-		bin := t.TempDir()
-		if out, err := exec.Command("go", "build", "-o", bin, "../../cmd/redrive").CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+		bin := filepath.Dir(brokertest.Redrive(t))
 		t.Run("all", func(t *testing.T) {
 			for _, f := range faults {
 				t.Run(f.check+" "+f.says, func(t *testing.T) {

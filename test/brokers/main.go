@@ -39,13 +39,13 @@ func run(args []string) int {
 		return runDemo(ctx, args[1:])
 	}
 	list := brokertest.Given(os.Getenv("BROKERS"), os.Getenv("MANAGEMENT"))
+	dir, err := os.MkdirTemp("", "redrive-brokers-")
+	if err != nil {
+		return fail(err)
+	}
+	defer os.RemoveAll(dir)
 	var nodes []*rabbitnode.Node
 	if len(list) == 0 {
-		dir, err := os.MkdirTemp("", "redrive-authority-")
-		if err != nil {
-			return fail(err)
-		}
-		defer os.RemoveAll(dir)
 		ca, err := authority.New(dir)
 		if err != nil {
 			return fail(err)
@@ -70,7 +70,7 @@ func run(args []string) int {
 	c := exec.CommandContext(ctx, args[0], args[1:]...)
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
-	c.Env = append(os.Environ(), brokertest.Env+"="+brokertest.Encode(list))
+	c.Env = append(os.Environ(), brokertest.Env+"="+brokertest.Encode(list), brokertest.DirEnv+"="+dir)
 	if ca := list[0].Authority; ca != "" {
 		trusted, err := trust(ca)
 		if err != nil {

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -466,33 +467,53 @@ func takeSlots(t testing.TB, n int) {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("redrive-slots-%d", os.Getuid()))
 	must(t, os.MkdirAll(dir, 0o700))
-	lock := func(name string, how int) *os.File {
-		f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_RDWR, 0o600)
-		must(t, err)
-		for {
-			switch err := syscall.Flock(int(f.Fd()), how); err {
-			case nil:
-				return f
-			case syscall.EINTR:
-			case syscall.EWOULDBLOCK:
-				_ = f.Close()
-				return nil
-			default:
-				t.Fatalf("locking %q: %v", f.Name(), err)
-			}
-		}
-	}
 	// A test that needs many slots is not overtaken by those that need one.
-	queue := lock("queue", syscall.LOCK_EX)
+	queue := lock(t, filepath.Join(dir, "queue"), syscall.LOCK_EX)
 	defer queue.Close()
 	for taken := 0; taken < n; time.Sleep(10 * time.Millisecond) {
 		for i := 0; i < slots && taken < n; i++ {
-			if f := lock(fmt.Sprint(i), syscall.LOCK_EX|syscall.LOCK_NB); f != nil {
+			if f := lock(t, filepath.Join(dir, fmt.Sprint(i)), syscall.LOCK_EX|syscall.LOCK_NB); f != nil {
 				t.Cleanup(func() { _ = f.Close() })
 				taken++
 			}
 		}
 	}
+}
+
+// lock locks a file, or returns nil where it is locked and how says not to wait.
+func lock(t testing.TB, path string, how int) *os.File {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	must(t, err)
+	for {
+		switch err := syscall.Flock(int(f.Fd()), how); err {
+		case nil:
+			return f
+		case syscall.EINTR:
+		case syscall.EWOULDBLOCK:
+			_ = f.Close()
+			return nil
+		default:
+			t.Fatalf("locking %q: %v", f.Name(), err)
+		}
+	}
+}
+
+// DirEnv names a folder that the packages of a run share.
+const DirEnv = "REDRIVE_TEST_DIR"
+
+// Redrive is the program as users run it, built once for all packages.
+func Redrive(t testing.TB) string {
+	t.Helper()
+	dir := os.Getenv(DirEnv)
+	defer lock(t, filepath.Join(dir, "building"), syscall.LOCK_EX).Close()
+	program := filepath.Join(dir, "redrive")
+	if _, err := os.Stat(program); err != nil {
+		out, err := exec.Command("go", "build", "-o", program, "github.com/redrive-mq/redrive/cmd/redrive").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	return program
 }
 
 // Env names the brokers that tests run on, as Encode writes them.
