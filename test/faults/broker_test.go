@@ -36,14 +36,12 @@ import (
 // Under a memory alarm nothing is retried and the intake continues; then all are.
 // What was on its way to wait in RabbitMQ just then may come twice.
 func TestAMemoryAlarmLosesNothing(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name, policies string
-	}{{"disk", policies}, {"levels", policiesInRabbitMQ}} {
-		t.Run(c.name, func(t *testing.T) {
-			brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+	brokertest.EachPrivate(t, "", func(t *testing.T, own *brokertest.VHost, n *rabbitnode.Node) {
+		for name, policies := range map[string]string{"disk": policies, "levels": policiesInRabbitMQ} {
+			t.Run(name, func(t *testing.T) {
+				v := brokertest.NewVHost(t, own.Broker)
 				l := newTally(t, v, "orders")
-				p := serve(t, v, c.policies)
+				p := serve(t, v, policies)
 				l.publish(500)
 				l.during(func() {
 					over := brokertest.Alarm(t, n)
@@ -52,7 +50,7 @@ func TestAMemoryAlarmLosesNothing(t *testing.T) {
 					brokertest.Eventually(t, "the intake has taken all", func() bool {
 						return v.Depth("orders") == 0 && v.Depth(wire.QueueIntake) == 0
 					})
-					if c.name == "disk" { // a stop ends though RabbitMQ does not answer
+					if name == "disk" { // a stop ends though RabbitMQ does not answer
 						p.term()
 						p.start()
 					}
@@ -62,8 +60,8 @@ func TestAMemoryAlarmLosesNothing(t *testing.T) {
 				p.waitReady()
 				l.account()
 			})
-		})
-	}
+		}
+	})
 }
 
 // A queue that is deleted and declared again gets its messages; those of one that
@@ -616,9 +614,7 @@ type finding struct {
 
 // doctor is what a check says.
 func (s *clusterStory) doctor(check string) (all []finding) {
-	path, err := binary()
-	must(s.t, err)
-	cmd := exec.Command(path, "doctor", "--config", s.p.config, "-o", "json")
+	cmd := exec.Command(brokertest.Redrive(s.t), "doctor", "--config", s.p.config, "-o", "json")
 	cmd.Env = append(cmd.Environ(), "REDRIVE_BROKER_URL="+s.p.url)
 	out, _ := cmd.Output() // its exit code says that something is wrong
 	var r struct{ Findings []finding }

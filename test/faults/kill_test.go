@@ -446,14 +446,20 @@ func (roomy) GetDiskUsage(string) (vfs.DiskUsage, error) {
 	return vfs.DiskUsage{AvailBytes: 1 << 40, TotalBytes: 1 << 41}, nil
 }
 
+// A service and consumers of the library, whose RabbitMQ is killed.
 func TestKillingRabbitMQLosesNothing(t *testing.T) {
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		killingRabbitMQ(t, newTally(t, v, "orders"), n, times(2, 10))
+		theirs := newLibraryTally(t, brokertest.NewVHost(t, v.Broker))
+		library(t, theirs, theirs.v.URL())
+		theirs.publish(10)
+		theirs.awaitAcknowledged()
+		killingRabbitMQ(t, newTally(t, v, "orders"), n, times(2, 10), theirs)
+		expect.Equal(t, theirs.v.Depth(wire.QueueParked), 0, "messages are parked")
 	})
 }
 
-// killingRabbitMQ kills the node of a tally so often, and stops it once.
-func killingRabbitMQ(t *testing.T, l *tally, n *rabbitnode.Node, kills iter.Seq[int]) {
+// killingRabbitMQ kills the node of a tally so often, and stops it once; theirs is a tally of the library, or nil.
+func killingRabbitMQ(t *testing.T, l *tally, n *rabbitnode.Node, kills iter.Seq[int], theirs *tally) {
 	const each = 1000 // new messages each time
 	v := l.v
 	p := serve(t, v, policies)
@@ -462,24 +468,30 @@ func killingRabbitMQ(t *testing.T, l *tally, n *rabbitnode.Node, kills iter.Seq[
 	// for good [measured on 3.10.8: names.dets]. These queues are to be old.
 	must(t, errOf(n.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()].")))
 	consuming(t, l)
-	for range kills {
+	during := func(breaks func()) {
 		l.publish(each)
+		if theirs != nil {
+			theirs.publish(2 * each)
+		}
 		<-time.After(200 * time.Millisecond)
-		l.during(func() {
-			n.Kill()
-			restart(t, n)
-			p.waitReady()
-		})
+		all := func() { l.during(func() { breaks(); p.waitReady() }) }
+		if theirs == nil {
+			all()
+		} else {
+			theirs.during(func() { all(); theirs.consumesAgain() })
+		}
 	}
-	l.publish(each)
-	<-time.After(200 * time.Millisecond)
-	l.during(func() {
-		must(t, errOf(n.Shell(context.Background(), "rabbitmqctl stop_app && rabbitmqctl start_app")))
-		p.waitReady()
-	})
-	l.awaitAcknowledged()
-	p.waitReady()
-	l.end()
+	for range kills {
+		during(func() { n.Kill(); restart(t, n) })
+	}
+	during(func() { must(t, errOf(n.Eval(context.Background(), "rabbit:stop(), rabbit:start()."))) })
+	for _, tally := range []*tally{l, theirs} {
+		if tally != nil {
+			tally.awaitAcknowledged()
+			p.waitReady()
+			tally.end()
+		}
+	}
 }
 
 // restart starts a killed RabbitMQ, and again where a queue's process did not survive the
@@ -825,31 +837,6 @@ func TestCuttingTheLibrarysConnectionsLosesNothing(t *testing.T) {
 		}
 		l.awaitAcknowledged()
 		l.end()
-	})
-}
-
-func TestKillingRabbitMQUnderTheLibraryLosesNothing(t *testing.T) {
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		l := newLibraryTally(t, v)
-		library(t, l, v.URL())
-		l.publish(10)
-		l.awaitAcknowledged()
-		if _, err := n.Eval(context.Background(),
-			"[dets:sync(T) || T <- dets:all()]."); err != nil { // see TestKillingRabbitMQLosesNothing
-			t.Fatal(err)
-		}
-		for range times(2, 3) {
-			l.publish(2000)
-			<-time.After(200 * time.Millisecond)
-			l.during(func() {
-				n.Kill()
-				restart(t, n)
-				l.consumesAgain()
-			})
-		}
-		l.awaitAcknowledged()
-		l.end()
-		expect.Equal(t, v.Depth(wire.QueueParked), 0, "messages are parked")
 	})
 }
 

@@ -30,27 +30,9 @@ import (
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
-// The service's own binary, built once.
-var binary = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "redrive-faults-")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "redrive")
-	out, err := exec.Command("go", "build", "-o", path, "../../cmd/redrive").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return path, nil
-})
-
 func TestMain(m *testing.M) {
 	brokertest.AlsoByTLS()
-	code := m.Run()
-	if path, err := binary(); err == nil {
-		os.RemoveAll(filepath.Dir(path))
-	}
-	os.Exit(code)
+	os.Exit(m.Run())
 }
 
 var must, errOf = expect.NoError, expect.ErrOf
@@ -191,9 +173,7 @@ func (p *process) data() string { return filepath.Join(filepath.Dir(p.config), "
 
 func (p *process) start() {
 	p.t.Helper()
-	path, err := binary()
-	must(p.t, err)
-	p.cmd = exec.Command(path, "serve", "--config", p.config)
+	p.cmd = exec.Command(brokertest.Redrive(p.t), "serve", "--config", p.config)
 	p.cmd.Env = append(os.Environ(), "REDRIVE_BROKER_URL="+p.url)
 	p.cmd.Stderr = &p.log
 	must(p.t, p.cmd.Start())
@@ -278,9 +258,7 @@ func (p *process) waitReady() {
 // cli runs a command against the service, and returns what it prints.
 func (p *process) cli(args ...string) string {
 	p.t.Helper()
-	path, err := binary()
-	must(p.t, err)
-	out, err := exec.Command(path, append(args, "--address", p.listen)...).CombinedOutput()
+	out, err := exec.Command(brokertest.Redrive(p.t), append(args, "--address", p.listen)...).CombinedOutput()
 	if err != nil {
 		p.t.Fatalf("redrive %s: %v: %s", strings.Join(args, " "), err, out)
 	}
@@ -516,7 +494,7 @@ func onNodes(t *testing.T, r *soakRow) {
 		}
 		r.repeat(t, "RabbitMQ "+b.Version, func(t *testing.T, p *soakPart) {
 			v, n := brokertest.NewPrivate(t, b, "")
-			killingRabbitMQ(t, p.newTally(t, v), n, p.faults(20))
+			killingRabbitMQ(t, p.newTally(t, v), n, p.faults(20), nil)
 		})
 	}
 }
