@@ -174,8 +174,9 @@ const noStatistics = "management_agent.disable_metrics_collector = true\nmanagem
 // an older RabbitMQ, ignores a policy that does not apply to the queue's type, and changes nothing where its
 // policy is refused.
 func TestEnrollGoesByWhatIsInForce(t *testing.T) {
-	for _, config := range []string{"", noStatistics} {
-		brokertest.EachPrivate(t, config, func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+	type test = func(*testing.T, *brokertest.VHost, *rabbitnode.Node)
+	for config, on := range map[string]func(*testing.T, string, test){"": brokertest.OnePrivate, noStatistics: brokertest.EachPrivate} {
+		on(t, config, func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 			ctx, m := t.Context(), v.API()
 			v.Policy("theirs", "^work", 3, map[string]any{"max-length": 100})
 			v.Policy("other-type", "^work", 9, map[string]any{"max-length": 7, "stream-max-segment-size-bytes": 1000}) // no queue here has it

@@ -124,7 +124,7 @@ func TestAQueueIsMovedWhileItIsPublishedTo(t *testing.T) {
 // Without RabbitMQ's statistics, and with a policy above the one in force that the queue's type does not have.
 func TestAQueueIsMovedWithoutStatistics(t *testing.T) {
 	config := "management_agent.disable_metrics_collector = true\nmanagement.disable_stats = true"
-	brokertest.EachPrivate(t, config, func(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) {
+	brokertest.OnePrivate(t, config, func(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) {
 		old(v, "classic")
 		v.Policy("other-type", "^old$", 9, map[string]any{"max-length": 7, "stream-max-segment-size-bytes": 1000})
 		v.Queue("old-retry", amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "old", "x-message-ttl": int64(1000)})
@@ -243,7 +243,7 @@ func look(t *testing.T, v *brokertest.VHost, queue string, n int) (got []amqp.De
 // What arrives while a quorum queue is deleted is moved, and counted.
 func TestWhatIsMovedAtTheEndIsCounted(t *testing.T) {
 	t.Parallel()
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		old(v, "quorum")
 		l := newLedger(t, v)
 		l.publish("", "old", 300)
@@ -269,7 +269,7 @@ func TestWhatIsMovedAtTheEndIsCounted(t *testing.T) {
 // acknowledged with what is.
 func TestMessagesOfManySizesAreMoved(t *testing.T) {
 	t.Parallel()
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		old(v, "quorum")
 		l := newLedger(t, v)
 		for range 20 {
@@ -287,7 +287,7 @@ func TestMessagesOfManySizesAreMoved(t *testing.T) {
 }
 
 func TestTwoDoNotMoveOneQueue(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		old(v, "classic")
 		c, err := broker.NewMover(t.Context(), broker.Config{URL: v.URL(), Name: "first"}, wire.MoveExchange("old"))
 		must(t, err)
@@ -301,7 +301,7 @@ func TestTwoDoNotMoveOneQueue(t *testing.T) {
 // A move that loses its connection, and finds that another has the queue then, ends: the other
 // one does what is left.
 func TestAMoveLeavesTheQueueToAnother(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		old(v, "classic")
 		newLedger(t, v).publish("direct", "old", 10)
 		proxy := brokertest.NewProxy(t, v)

@@ -130,7 +130,7 @@ func TestTheOldQueueStaysWhileOthersNeedIt(t *testing.T) {
 		}, `queue "retry", 0 messages; fed by publishers, as it has consumers`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+			brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 				leading["by arguments"](v, "quorum")
 				end := c.feed(t, v)
 				if name == "publishers" { // a statistic

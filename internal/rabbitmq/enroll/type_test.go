@@ -102,7 +102,7 @@ func TestWhatTheNewTypeReadsOtherwise(t *testing.T) {
 		"same type":  {"", nil, full, "", "moves to"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+			brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 				if c.policy != nil {
 					v.Policy("theirs", "^old$", 1, c.policy)
 				}
@@ -139,7 +139,7 @@ func TestWhatTheNewTypeReadsOtherwise(t *testing.T) {
 }
 
 func TestATransientQueueDoesNotBecomeAQuorumQueue(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		_, err := v.Channel().QueueDeclare("old", false, false, false, false, amqp.Table{"x-queue-type": "classic"})
 		must(t, err)
 		m := mover(t, v, v.URL())
