@@ -62,7 +62,8 @@ words:
 
 # Packages side by side, since most of them wait; what keeps the brokers from being too busy are the
 # slots of testenv/brokertest. What takes longest begins first.
-LONGEST = ./test/faults ./internal/store/redisstore ./test/stories ./internal/rabbitmq/enroll ./test/page ./internal/doctor
+LONGEST = ./test/faults ./test/stories ./docs/how-to ./internal/delay/delaytest ./internal/rabbitmq/enroll ./test/page \
+	./internal/store/redisstore ./internal/broker
 ONLYLONG = test/image$$
 WITHSERVERS = $(LONGEST) $$($(LISTED) | grep -E '$(SERVERS)' | cut -d' ' -f1 | grep -Ev '$(ONLYLONG)')
 SIDEBYSIDE = -p 8 -parallel 16 -vet=off -ldflags=-w -count=1
