@@ -340,44 +340,55 @@ func TestPoliciesAndRetryExchanges(t *testing.T) {
 	})
 }
 
+// Tests that need a node of their own run one after the other.
+func TestOnANodeOfItsOwn(t *testing.T) {
+	brokertest.EachPrivate(t, "", func(t *testing.T, own *brokertest.VHost, n *rabbitnode.Node) {
+		for name, test := range map[string]func(*testing.T, *brokertest.VHost, *rabbitnode.Node){
+			"dead letters that stand still":              deadLettersThatStandStill,
+			"the queue that blocks its retries is named": theQueueThatBlocksItsRetriesIsNamed,
+			"alarms": alarmsOfANode,
+		} {
+			t.Run(name, func(t *testing.T) { test(t, brokertest.NewVHost(t, own.Broker), n) })
+		}
+	})
+}
+
 // Dead letters whose target is missing stand still in their queue, all of them, and go on
 // by themselves when it is there: nothing is lost.
-func TestDeadLettersThatStandStill(t *testing.T) {
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) {
-		c := configFor(t, v, everyQueue)
-		mendAll(t, c)
-		finds(t, c, "standing")
-		kept := func(to string) amqp.Table {
-			return amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": to, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+func deadLettersThatStandStill(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) {
+	c := configFor(t, v, everyQueue)
+	mendAll(t, c)
+	finds(t, c, "standing")
+	kept := func(to string) amqp.Table {
+		return amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": to, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+	}
+	for queue, to := range map[string]string{"orders": wire.ExchangeDeadLetters, "lost": "gone", "fine": wire.ExchangeDeadLetters} {
+		v.Queue(queue, kept(to))
+	}
+	dies := func(queue string, n int) {
+		work := v.Consume(queue)
+		for range n {
+			v.Publish("", queue, amqp.Publishing{DeliveryMode: amqp.Persistent})
+			work.Reject()
 		}
-		for queue, to := range map[string]string{"orders": wire.ExchangeDeadLetters, "lost": "gone", "fine": wire.ExchangeDeadLetters} {
-			v.Queue(queue, kept(to))
-		}
-		dies := func(queue string, n int) {
-			work := v.Consume(queue)
-			for range n {
-				v.Publish("", queue, amqp.Publishing{DeliveryMode: amqp.Persistent})
-				work.Reject()
-			}
-		}
-		dies("fine", 1) // it arrives
-		must(t, v.Channel().ExchangeDelete(wire.ExchangeDeadLetters, false, false))
-		dies("orders", 40) // more than RabbitMQ has on their way at once
-		dies("lost", 2)
-		finds(t, c, "standing", "wrong orders: 40 of its dead letters stand still in it: they go to the exchange redrive, which does not exist $ redrive doctor --fix",
-			"wrong lost: 2 of its dead letters stand still in it: they go to the exchange gone, which does not exist")
-		finds(t, c, "dead-lettering", "wrong lost: it dead-letters to the exchange gone, which does not exist: its dead letters stand still in it")
-		if said := ills(gather(t, c), "standing"); strings.Contains(said, " fine:") {
-			t.Errorf("standing says %s", said)
-		}
-		mendAll(t, c)
-		must(t, v.Channel().ExchangeDeclare("gone", "fanout", true, false, false, false, nil))
-		finds(t, c, "standing", "wrong lost: 2 of its dead letters stand still in it: they go to the exchange gone, which is bound to nothing")
-		v.Queue("found", nil)
-		must(t, v.Channel().QueueBind("found", "", "gone", false, nil))
-		finds(t, c, "standing")
-		brokertest.Eventually(t, "all have arrived", func() bool { return v.Depth(wire.QueueIntake) == 41 && v.Depth("found") == 2 })
-	})
+	}
+	dies("fine", 1) // it arrives
+	must(t, v.Channel().ExchangeDelete(wire.ExchangeDeadLetters, false, false))
+	dies("orders", 40) // more than RabbitMQ has on their way at once
+	dies("lost", 2)
+	finds(t, c, "standing", "wrong orders: 40 of its dead letters stand still in it: they go to the exchange redrive, which does not exist $ redrive doctor --fix",
+		"wrong lost: 2 of its dead letters stand still in it: they go to the exchange gone, which does not exist")
+	finds(t, c, "dead-lettering", "wrong lost: it dead-letters to the exchange gone, which does not exist: its dead letters stand still in it")
+	if said := ills(gather(t, c), "standing"); strings.Contains(said, " fine:") {
+		t.Errorf("standing says %s", said)
+	}
+	mendAll(t, c)
+	must(t, v.Channel().ExchangeDeclare("gone", "fanout", true, false, false, false, nil))
+	finds(t, c, "standing", "wrong lost: 2 of its dead letters stand still in it: they go to the exchange gone, which is bound to nothing")
+	v.Queue("found", nil)
+	must(t, v.Channel().QueueBind("found", "", "gone", false, nil))
+	finds(t, c, "standing")
+	brokertest.Eventually(t, "all have arrived", func() bool { return v.Depth(wire.QueueIntake) == 41 && v.Depth("found") == 2 })
 }
 
 // Another leader starts RabbitMQ's dead-lettering again, and nothing is lost: what the check
@@ -483,30 +494,30 @@ func TestLookingTouchesNothing(t *testing.T) {
 	})
 }
 
-func TestAlarms(t *testing.T) {
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		c := configFor(t, v, everyQueue)
-		finds(t, c, "alarms")
-		finds(t, c, "disk-room")
-		eval := func(expression string) {
-			t.Helper()
-			must(t, errOf(n.Eval(context.Background(), expression)))
-		}
-		eval("vm_memory_monitor:set_check_interval(100), rabbit_disk_monitor:set_min_check_interval(100), rabbit_disk_monitor:set_max_check_interval(100).")
-		eval("vm_memory_monitor:set_vm_memory_high_watermark(0.00001).")
-		finds(t, c, "alarms", "wrong: node ", "has a memory alarm")
-		eval("vm_memory_monitor:set_vm_memory_high_watermark(0.9).")
-		finds(t, c, "alarms")
-		eval("rabbit_disk_monitor:set_disk_free_limit(round(0.7 * rabbit_disk_monitor:get_disk_free())).")
-		finds(t, c, "disk-room", "warning: node ", "and its alarm comes at")
-		eval("rabbit_disk_monitor:set_disk_free_limit(2 * rabbit_disk_monitor:get_disk_free()).")
-		finds(t, c, "alarms", "has a disk alarm")
-	})
+func alarmsOfANode(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+	c := configFor(t, v, everyQueue)
+	finds(t, c, "alarms")
+	finds(t, c, "disk-room")
+	eval := func(expression string) {
+		t.Helper()
+		must(t, errOf(n.Eval(context.Background(), expression)))
+	}
+	eval("vm_memory_monitor:set_check_interval(100), rabbit_disk_monitor:set_min_check_interval(100), rabbit_disk_monitor:set_max_check_interval(100).")
+	eval("vm_memory_monitor:set_vm_memory_high_watermark(0.00001).")
+	finds(t, c, "alarms", "wrong: node ", "has a memory alarm")
+	eval("vm_memory_monitor:set_vm_memory_high_watermark(0.9).")
+	finds(t, c, "alarms")
+	eval("rabbit_disk_monitor:set_disk_free_limit(round(0.7 * rabbit_disk_monitor:get_disk_free())).")
+	finds(t, c, "disk-room", "warning: node ", "and its alarm comes at")
+	eval("rabbit_disk_monitor:set_disk_free_limit(2 * rabbit_disk_monitor:get_disk_free()).")
+	finds(t, c, "alarms", "has a disk alarm")
+	eval("rabbit_disk_monitor:set_disk_free_limit(50000000).")
+	finds(t, c, "alarms")
 }
 
 // guest is let in from this machine; that is what is asked of another.
 func TestLettingGuestIn(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		if !letsGuestIn(context.Background(), v.API()) {
 			t.Error("guest was not let in")
 		}
@@ -564,7 +575,7 @@ func TestReportsThatWouldWait(t *testing.T) {
 // The doctor says of a certificate what is wrong and what to do, by AMQP and of the
 // management API.
 func TestDoctorExplainsCertificates(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		stranger, err := authority.New(t.TempDir())
 		must(t, err)
 		c := configFor(t, v, everyQueue)
