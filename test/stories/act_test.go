@@ -169,7 +169,7 @@ func TestAPersonReplaysParkedMessages(t *testing.T) {
 // A message too old for another attempt is parked. A person replays it as often as its policy allows, and then it
 // stays parked: each attempt says how often it was replayed, and its age does not count any more.
 func TestAReplayIsNoSecondIncident(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		ctx := t.Context()
 		deadLettered(v, "orders", "quorum")
 		s := managed(t, v, `policies: [{name: p, queues: ["*"], attempts: 9, backoff: [20ms, 2h], jitter: none,
@@ -232,7 +232,7 @@ func TestAReplayIsNoSecondIncident(t *testing.T) {
 
 // What is adopted from a queue that dead-letters elsewhere would fail there again unseen: the plan of a replay says so.
 func TestAPlanSaysWhereANewFailureIsNotSeen(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("mail.dlq", nil)
 		v.Queue("mail", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "mail.dlq"})
 		s := adopting(t, v, v.Management)
@@ -528,7 +528,7 @@ func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 // reports. Messages of a queue that is another connection's alone are parked, and no retry exchange
 // of it is left.
 func TestAQueueThatIsAwayIsWaitedFor(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		s := start(t, v, `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 100ms}}]`).ready(t)
 		ch := v.Channel()
 		redrive := amqp.Table{"x-dead-letter-exchange": "redrive"}

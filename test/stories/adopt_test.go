@@ -268,7 +268,7 @@ func frameworks(headers []inspect.Header) string {
 
 // What is adopted by mistake would park production traffic.
 func TestWhatIsNotAdopted(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		deadLettered(v, "enrolled", "quorum")
 		v.Queue("work", amqp.Table{"x-queue-type": "quorum"})
 		v.Queue("log", amqp.Table{"x-queue-type": "stream"})
@@ -367,7 +367,7 @@ func came(d amqp.Delivery) string {
 // A team that changes its mind has its dead-letter queue again: what is still parked goes back, in order and as
 // it came. What was replayed, discarded or edited stays so.
 func TestWhatWasAdoptedIsPutBack(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("dlq", amqp.Table{"x-queue-type": "quorum"})
 		v.Queue("copies", nil)
 		for _, work := range []string{"orders", "mail"} {
@@ -455,7 +455,7 @@ func TestWhatWasAdoptedIsPutBack(t *testing.T) {
 
 // Nothing is put where it would be lost, or would come back.
 func TestWhereNothingIsPutBack(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("dlq", amqp.Table{"x-queue-type": "quorum"})
 		for i := range 30 {
 			v.Publish("", "dlq", amqp.Publishing{DeliveryMode: 2, Body: fmt.Append(nil, i), Expiration: "3600000"})
@@ -624,7 +624,7 @@ func TestAFollowedQueueIsRetried(t *testing.T) {
 
 // Where no work queue is named, or a message says that it failed in another, nothing is retried.
 func TestWhatAFollowedQueueParks(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		for dlq, works := range map[string][]string{
 			"mixed.dlq": {"a", "b"}, "named.dlq": {"c", "d"}, "plain.dlq": {"e"}, "none_error": nil,
 		} {
@@ -676,7 +676,7 @@ func TestWhatAFollowedQueueParks(t *testing.T) {
 
 // What cannot be followed says why, stops no other queue, and is followed once it can be.
 func TestAQueueThatCannotBeFollowed(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("fine.dlq", amqp.Table{"x-queue-type": "quorum"})
 		v.Queue("log", amqp.Table{"x-queue-type": "stream"})
 		v.Queue("busy", amqp.Table{"x-queue-type": "quorum"})
@@ -750,7 +750,7 @@ func TestAQueueThatCannotBeFollowed(t *testing.T) {
 
 // A person has a queue followed, over a restart, and stops it. What the config follows, it alone decides.
 func TestAPersonHasAQueueFollowed(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		for _, queue := range []string{"mail_error", "orders_error"} {
 			v.Queue(queue, amqp.Table{"x-queue-type": "quorum"})
 		}

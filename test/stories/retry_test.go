@@ -199,7 +199,7 @@ func TestAReportedFailure(t *testing.T) {
 // The first rule that matches a failure decides, after what the consumer says itself; what no rule matches is
 // the policy's.
 func TestRulesDecideByTheError(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		for _, q := range []string{"orders", "slow"} {
 			v.Queue(q, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
 		}
@@ -368,7 +368,7 @@ func reported(t *testing.T, v *brokertest.VHost, queue string) {
 // A queue whose effective dead-letter exchange is redrive, by its argument or a policy of
 // RabbitMQ's, consents: its first report is retried. One that has another is left alone.
 func TestAReportIsRetriedWhereTheQueueDeadLettersToRedrive(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		s := run(t, servertest.Config(t, v, byPattern)).ready(t)
 		v.Policy("theirs", `^orders\.policy`, 0, map[string]any{"dead-letter-exchange": "redrive"})
 		v.Policy("other", `^orders\.other`, 0, map[string]any{"dead-letter-exchange": "elsewhere"})
@@ -896,7 +896,7 @@ func TestRetriesKeepTheirRate(t *testing.T) {
 // says that the others wait, over a restart of the service too. It goes on by itself when there is a
 // consumer, and a poller gets one message after the other.
 func TestAQueueWithoutConsumersGetsAProbe(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		const policies = `policies: [{name: p, queues: ["*"], ` + expiring + `}]`
 		s := start(t, v, policies).ready(t)
 		expire(t, v, "orders", 20)
