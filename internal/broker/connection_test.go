@@ -250,7 +250,7 @@ func TestAMQPSWorks(t *testing.T) {
 
 // A peer that is not proven is sent nothing, and each error says what to do.
 func TestPeersOfAMQPSAreVerified(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		ca := v.CA(t)
 		stranger, err := authority.New(t.TempDir())
 		must(t, err)
@@ -372,7 +372,7 @@ func TestAPasswordThatChangedOnDiskIsUsedAtTheNextConnection(t *testing.T) {
 
 // A token of OAuth 2 is a password that expires.
 func TestATokenThatExpires(t *testing.T) {
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+	brokertest.OnePrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 		_, err := n.Shell(t.Context(), "rabbitmq-plugins enable rabbitmq_auth_backend_oauth2")
 		must(t, err)
 		_, err = n.Eval(t.Context(), `application:set_env(rabbit, auth_backends, [rabbit_auth_backend_oauth2, rabbit_auth_backend_internal]),

@@ -146,7 +146,7 @@ func TestABatchThatCannotBeStoredIsOfferedAgain(t *testing.T) {
 
 // After a cut in the middle of a batch RabbitMQ redelivers all of it, marked as redelivered.
 func TestACutConnectionDeliversTheBatchAgain(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		proxy := brokertest.NewProxy(t, v)
 		c := startConsumer(t, proxy.URL)
 		fail(t, v, 0, 1)

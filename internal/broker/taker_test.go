@@ -55,7 +55,7 @@ func TestASampleIsPutBack(t *testing.T) {
 // Messages come in order, each once. A batch stays small in bytes, also when large messages follow a
 // thousand small ones. What is not acknowledged is requeued.
 func TestATakerBoundsWhatItTakes(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("dlq", amqp.Table{"x-queue-type": "quorum"})
 		const small, large, size = 1200, 40, 1 << 20
 		for i := range small + large {
