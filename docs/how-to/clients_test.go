@@ -224,7 +224,7 @@ func TestCelery(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			worker := celery(t, c.tasks)
-			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+			brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 				serve(t, v, "policies: [{name: orders, queues: [orders], attempts: 4, backoff: {fixed: 100ms}, jitter: none"+c.policy+"}]")
 				v.Queue("orders", amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "redrive"})
 				user := "celery-" + uuid.NewString()
