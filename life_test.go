@@ -162,7 +162,7 @@ func TestAnOutageOfTheDelayQueueIsLoggedOnce(t *testing.T) {
 
 // A lost connection is one warning, however many messages were under way.
 func TestALostConnectionIsLoggedOnce(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		const n = 20
 		proxy := brokertest.NewProxy(t, v)
 		var begun atomic.Int64
@@ -311,7 +311,7 @@ func TestAStopDoesNotWaitForAHandlerThatHangs(t *testing.T) {
 
 // A slow handler does not hold up the next connection.
 func TestASlowHandlerDelaysNoOther(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		proxy := brokertest.NewProxy(t, v)
 		cfg := orders(t, v, fast(2))
 		cfg.URLs[0], cfg.Concurrency = proxy.URL, 2
@@ -485,7 +485,7 @@ func TestAConsumerThatStopsStopsNoOther(t *testing.T) {
 // All consumers of a client go on after its connections were cut, and nothing is lost. (That nothing
 // of it is left after Close, TestMain sees.)
 func TestAClientReconnectsAllItsConsumers(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		names := queues(v, 5)
 		proxy := brokertest.NewProxy(t, v)
 		c := config(t, v, fast(3))

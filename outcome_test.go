@@ -221,7 +221,7 @@ func TestTheHandlerSeesTheMessageAsItWasPublished(t *testing.T) {
 // What has the headers of another message, as frameworks copy them, is at its first attempt, also
 // where it was published to an exchange of Redrive's.
 func TestADerivedMessageIsAnother(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		v.Exchange(wire.RetryExchange("orders"), "fanout", "orders")
 		came := make(chan redrive.Message, 100)

@@ -225,7 +225,7 @@ func TestThePortOfAMQPIsNotTheManagementAPI(t *testing.T) {
 // Of several nodes one is asked, and another when that does not answer; whatever they
 // are refused, all refuse.
 func TestSeveralNodes(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		ctx := context.Background()
 		gone := httptest.NewServer(nil)
 		gone.Close()
@@ -323,7 +323,7 @@ func TestAConsumerThatHasJustGone(t *testing.T) {
 // A peer with a wrong name, of an unknown authority, or whose certificate has expired is
 // refused before it hears the password; the error says what to do.
 func TestPeersOfManagementAreVerified(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		ca := v.CA(t)
 		stranger, err := authority.New(t.TempDir())
 		must(t, err)
@@ -356,7 +356,7 @@ func TestPeersOfManagementAreVerified(t *testing.T) {
 // An authority that changed on disk is used at the next connection, a password at the
 // next request.
 func TestManagementUsesWhatChangedOnDisk(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		stranger, err := authority.New(t.TempDir())
 		must(t, err)
 		dir, user := t.TempDir(), "monitor-"+v.Name
@@ -397,7 +397,7 @@ var must, errOf = expect.NoError, expect.ErrOf
 // A proxy that decodes %2F leads to other objects: an answer about one of them is an error that names the
 // proxy, and nothing is written.
 func TestAProxyThatDecodesSlashes(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		vhost := "/" + v.Name // which leads to v.Name, where slashes are merged
 		v.Must(http.MethodPut, "vhosts/"+url.PathEscape(vhost), nil)
 		t.Cleanup(func() { v.Must(http.MethodDelete, "vhosts/"+url.PathEscape(vhost), nil) })
