@@ -104,9 +104,8 @@ func TestADeletedQueueLosesNothing(t *testing.T) {
 
 		fail("gone")
 		v.Must("DELETE", "queues/"+v.Name+"/q", nil)
-		parked := func() string { return p.cli("messages", "list", "--state", "parked") }
 		brokertest.Eventually(t, "it is parked", func() bool {
-			return strings.Contains(parked(), "does not exist any more")
+			return p.count(`state:parked why:"does not exist any more"`) == 1
 		})
 		declare()
 		p.cli("replay", "--queue", "q")
@@ -138,7 +137,7 @@ func TestARevokedPermissionLosesNothing(t *testing.T) {
 
 // An exchange "redrive" that anyone may publish to is refused.
 func TestAnExchangeThatIsNotInternalIsRefused(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		must(t, v.Channel().ExchangeDeclare("redrive", "fanout", true, false, false, false, nil))
 		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 		p.start()
@@ -665,7 +664,9 @@ func (s *clusterStory) moveLeader() {
 // connected is the node that a part of the service is connected to; nil: none.
 func (s *clusterStory) connected(part string) *rabbitnode.Node {
 	s.t.Helper()
-	at := regexp.MustCompile(`[( ]` + part + ` at ([^,)\s]+)`).FindStringSubmatch(s.p.cli("status"))
+	o, err := s.p.Overview(s.t.Context())
+	must(s.t, err)
+	at := regexp.MustCompile(`[( ]` + part + ` at ([^,)\s]+)`).FindStringSubmatch(o.Broker)
 	if at == nil {
 		return nil
 	}

@@ -841,7 +841,7 @@ func TestCuttingTheLibrarysConnectionsLosesNothing(t *testing.T) {
 }
 
 func TestStoppingTheLibraryDuplicatesNothing(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		l := newLibraryTally(t, v)
 		for range times(3, 5) {
 			stop := library(t, l, v.URL())
