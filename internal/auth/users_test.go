@@ -102,7 +102,7 @@ func TestRabbitMQsUsersSignIn(t *testing.T) {
 }
 
 func TestWhoIsWrongDoesNotSignIn(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		u, name := users(t, v, DefaultGrants()), user(v, "monitoring", true)
 		signIn := func(name, password, from string) error {
 			return errOf(u.SignIn(t.Context(), name, password, from))

@@ -642,7 +642,7 @@ func TestTopologiesUnderTheRecipesNames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+			brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 				v.Queue("work-queue", nil)
 				topology(t, v, append(strings.Fields(c.args), "--queue", "work-queue", "--name", name)...)
 				if strings.HasPrefix(c.args, "fixed") {
