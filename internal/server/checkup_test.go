@@ -62,7 +62,7 @@ func TestCheckupsAreMadeWhenSomebodyLooks(t *testing.T) {
 
 // A queue that is not set up rightly is found in RabbitMQ, with the command that repairs it.
 func TestWhatDoctorFindsAboutAQueueInRabbitMQ(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
 		c := testConfig(t)
 		c.Broker.URL, c.Broker.Management = v.URL(), v.Management
