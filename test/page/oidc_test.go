@@ -3,6 +3,9 @@ package page_test
 import (
 	"bufio"
 	"fmt"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,6 +75,53 @@ func TestSigningInAtAProvider(t *testing.T) {
 	if !strings.Contains(said.String(), "as oidc:ann (ann) (operator).") {
 		t.Error(said.String())
 	}
+}
+
+// People come by a proxy that has signed them in, with the role of the groups that it names.
+func TestComingByAProxy(t *testing.T) {
+	access, err := config.Parse("test.yaml", []byte(`{auth: {roles: {}, proxies: {addresses: [127.0.0.1],
+		user_header: X-Forwarded-User, groups_header: X-Forwarded-Groups, sign_out: /oauth2/sign_out,
+		roles: {on-call: {role: operator, queues: ["orders.*"]}}}}}`))
+	must(t, err)
+	s := newStoppedService(t)
+	s.config.Access = access.Access
+	s.start()
+	to, err := url.Parse(s.base)
+	must(t, err)
+	by := func(user, groups string) *tab {
+		proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(to)
+			r.Out.Host = r.In.Host
+			r.Out.Header.Set("X-Forwarded-User", user)
+			r.Out.Header.Set("X-Forwarded-Groups", groups)
+		}})
+		t.Cleanup(proxy.Close)
+		return newTab(t, proxy.URL)
+	}
+
+	b := by("ann", "sales,on-call")
+	b.open("/queues")
+	b.says("header", "proxy:ann operator")
+	b.shows(`header a[href="/oauth2/sign_out"]`)
+	b.says("main", "orders.capture")
+	if js[bool](b, `document.body.innerText.includes("mail.send")`) {
+		t.Error("ann sees a queue that is none of her group's")
+	}
+
+	b = by("bob", "sales")
+	b.expect("403 (Forbidden)")
+	b.open("/queues")
+	b.says(".signin", "You are signed in at the proxy as proxy:bob, and have no role here.")
+	b.says(".signin", "Members of these groups have one: on-call. Ask whoever runs this service for it.")
+	if b.has("nav") {
+		t.Error("bob sees more than that")
+	}
+	b.look("who has no role")
+
+	b = newTab(t, s.base)
+	b.expect("401 (Unauthorized)")
+	b.open("/queues")
+	b.says(".signin", "come by its address")
 }
 
 // startProvider runs testdata/provider.mjs until the test ends.
