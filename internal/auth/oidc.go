@@ -49,9 +49,10 @@ const (
 	flowLasts = 10 * time.Minute
 	// maxFlowNext bounds the path in the cookie, which browsers drop beyond 4 KiB.
 	maxFlowNext = 1 << 10
-	// renewEvery is how often the provider is asked whether a session may go on, renewAgain how soon
-	// after it did not answer, and renewGrace how long it may stay silent.
-	renewEvery, renewAgain, renewGrace = 10 * time.Minute, time.Minute, time.Hour
+	// renewEvery is how often the provider is asked whether a session may go on, unless its access tokens end
+	// before, but not within renewSoonest; renewAgain how soon after it did not answer, and renewGrace how long
+	// it may stay silent.
+	renewEvery, renewSoonest, renewAgain, renewGrace = 10 * time.Minute, 10 * time.Second, time.Minute, time.Hour
 	// clockOffset is how late an ID token may come after its end, by this machine's clock.
 	clockOffset = time.Minute
 	// maxDeviceCode and maxAnswer are limits in bytes, of a device code and of the provider's answer with one. The
@@ -377,6 +378,11 @@ type person struct {
 	caller  Caller
 	subject string
 	refresh string
+	renew   time.Time // when the provider is asked again
+}
+
+func (p person) session() session {
+	return session{Caller: p.caller, Subject: p.subject, renewal: renewal{Next: p.renew}}
 }
 
 // finish exchanges the provider's answer for the person. After any error, no one is signed in.
@@ -511,7 +517,11 @@ func (o *OIDC) person(by *call, t *oauth2.Token, id *oidc.IDToken) (person, erro
 		groups = []string{shownText(in)}
 	}
 	c, err := member("oidc", name, groups, o.Groups, o.Contact)
-	return person{c, subject, t.RefreshToken}, err
+	renew := time.Now().Add(renewEvery)
+	if !t.Expiry.IsZero() && t.Expiry.Before(renew) {
+		renew = time.Now().Add(max(time.Until(t.Expiry), renewSoonest))
+	}
+	return person{c, subject, t.RefreshToken, renew}, err
 }
 
 // claim returns the claim of a name, or of a path with dots where no claim has the whole name, as in Keycloak's
@@ -631,7 +641,7 @@ func (g *Guard) FinishOIDC(w http.ResponseWriter, r *http.Request) *NoRoleError 
 		return nil
 	}
 	g.OIDC.addresses.refund(key)
-	if err := g.beginSession(w, r, session{Caller: who.caller, Subject: who.subject}, who.refresh); err != nil {
+	if err := g.beginSession(w, r, who.session(), who.refresh); err != nil {
 		g.refuse(w, r, err)
 		return nil
 	}
@@ -691,7 +701,7 @@ func (g *Guard) SignInDevice(w http.ResponseWriter, r *http.Request) {
 		g.refuseDevice(w, from, err)
 		return
 	}
-	if err := g.beginSession(w, r, session{Caller: who.caller, Subject: who.subject}, who.refresh); err != nil {
+	if err := g.beginSession(w, r, who.session(), who.refresh); err != nil {
 		g.refuse(w, r, err)
 		return
 	}
@@ -794,7 +804,7 @@ func (g *Guard) renew(ctx context.Context, id string) (session, error) {
 	}
 	switch {
 	case err == nil:
-		next = renewal{seal(id).Seal(nil, nil, []byte(who.refresh), nil), now, now.Add(renewEvery),
+		next = renewal{seal(id).Seal(nil, nil, []byte(who.refresh), nil), now, who.renew,
 			who.caller.Role, who.caller.Queues}
 	case errors.Is(err, errSilent) && now.Sub(next.Answered) < renewGrace:
 		g.Log.Warn("a session goes on though the provider does not answer", "user", s.Caller.Name, "error", err)

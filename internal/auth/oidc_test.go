@@ -48,6 +48,7 @@ type fakeProvider struct {
 	codes    map[string]url.Values // what was asked for, by the code that it gave
 	refresh  string                // the one that is good now
 	during   func()                // while it renews
+	lasts    int                   // access tokens, in seconds
 	devices  map[string]string     // what it says of a device code: an error, or "" when the person has confirmed it
 	device   map[string]any        // in place of its answer when a device begins; nil: it has no device flow
 	form     bool                  // it takes the client's secret in the form
@@ -67,7 +68,7 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 func newProvider(t *testing.T) *fakeProvider {
 	key := newKey(t)
 	return &fakeProvider{t: t, key: key, known: key, codes: map[string]url.Values{}, claims: map[string]any{}, during: func() {},
-		devices: map[string]string{}}
+		lasts: 3600, devices: map[string]string{}}
 }
 
 func (p *fakeProvider) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -155,7 +156,7 @@ func (p *fakeProvider) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		say(map[string]any{"access_token": "a", "token_type": "Bearer", "refresh_token": p.refresh,
-			"expires_in": 300, "id_token": p.token(asked.Get("nonce"))})
+			"expires_in": p.lasts, "id_token": p.token(asked.Get("nonce"))})
 	default:
 		w.WriteHeader(404)
 	}
@@ -559,6 +560,27 @@ func TestSessionsAreRenewed(t *testing.T) {
 			expect.Equal(t, p.calls.Load(), n, "%s: the provider is asked again at once", what)
 			if p.down, p.refuses = false, false; c.want == "" {
 				expect.Equal(t, b.get("/").Code, 401, "%s: the session is there again", what)
+			}
+		})
+	}
+}
+
+// The provider is asked when its access token ends, but neither all the time nor never.
+func TestSessionsAreRenewedWithTheirAccessTokens(t *testing.T) {
+	for lasts, after := range map[int]time.Duration{0: renewEvery, 1: renewSoonest, 300: 5 * time.Minute, 3600: renewEvery} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newProvider(t)
+			p.lasts = lasts
+			_, h := provided(t, p, Config{})
+			b := newBrowser(h)
+			b.get(b.start(p))
+			for i := range 2 {
+				time.Sleep(after - time.Second)
+				b.get("/")
+				expect.Equal(t, p.renewals.Load(), int32(i), "%d s: renewals before %s", lasts, after)
+				time.Sleep(time.Second)
+				b.get("/")
+				expect.Equal(t, p.renewals.Load(), int32(i+1), "%d s: renewals after %s", lasts, after)
 			}
 		})
 	}

@@ -290,7 +290,7 @@ func (s *sessions) begin(ctx context.Context, v session, refresh string) (id str
 	}
 	entries := []store.Entry{{Name: sessionName(id) + sessionIs, Value: value}}
 	if v.Renews {
-		e, err := renewal{seal(id).Seal(nil, nil, []byte(refresh), nil), now, now.Add(renewEvery), v.Caller.Role,
+		e, err := renewal{seal(id).Seal(nil, nil, []byte(refresh), nil), now, v.renewal.Next, v.Caller.Role,
 			v.Caller.Queues}.entry(id)
 		if err != nil {
 			return "", err
