@@ -3,6 +3,7 @@ package page_test
 import (
 	"bufio"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
@@ -49,6 +50,16 @@ func TestSigningInAtAProvider(t *testing.T) {
 	b.says(".signin", "You are signed in at the provider as oidc:bob (bob), and have no role here.")
 	b.says(".signin", "Members of these groups have one: on-call. Ask ops@example.com for it.")
 
+	// Eve looks at the page when she loses her role.
+	b = newTab(t, s.base)
+	b.expect("a request to elsewhere: "+provider, "401 (Unauthorized)", "403 (Forbidden)")
+	enter("eve", "h1")
+	b.says("#live-state", "Live")
+	left, err := http.Get(provider + "/eve-leaves")
+	must(t, err)
+	must(t, left.Body.Close())
+	eve := b
+
 	b = newTab(t, s.base)
 	b.expect("a request to elsewhere: "+provider, "401 (Unauthorized)")
 	enter("ann", "h1")
@@ -75,6 +86,11 @@ func TestSigningInAtAProvider(t *testing.T) {
 	if !strings.Contains(said.String(), "as oidc:ann (ann) (operator).") {
 		t.Error(said.String())
 	}
+
+	eve.shows("#disconnected") // with the next renewal
+	eve.follow("#disconnected a", `a[href*="/signin/oidc/start"]`)
+	eve.follow(`a[href*="/signin/oidc/start"]`, "#refused")
+	eve.says(".signin", "Members of these groups have one: on-call.")
 }
 
 // People come by a proxy that has signed them in, with the role of the groups that it names.
