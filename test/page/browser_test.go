@@ -44,6 +44,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/demo"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/mask"
 	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
@@ -455,6 +456,7 @@ func (s *scene) comesBack() { s.gone.Store(false) }
 // options of a scene.
 type options struct {
 	readOnly, signIn bool
+	masks            *mask.Rules
 	// vhosts, when there are several, are what the service serves: the scene is the one
 	// that says so.
 	vhosts []webui.VHost
@@ -492,7 +494,7 @@ func read(t testing.TB, o options) inspect.Config {
 	t.Helper()
 	decoder, err := decode.New(protobuf(t))
 	must(t, err)
-	return inspect.Config{ReadOnly: o.readOnly, Decoder: decoder}
+	return inspect.Config{ReadOnly: o.readOnly, Decoder: decoder, Mask: func() *mask.Rules { return o.masks }}
 }
 
 func serve(t testing.TB, o options, shop *webtest.Shop) *scene {

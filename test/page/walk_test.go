@@ -22,6 +22,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/mask"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/webui"
 	"github.com/redrive-mq/redrive/internal/webui/webtest"
@@ -620,6 +621,26 @@ func TestSignedOutInTheMiddle(t *testing.T) {
 	b.follow("#replay", "input[name=token]")
 	b.says("#refused", "nothing was done")
 	b.look("signed out by a form")
+}
+
+// Who sees a message masked sees it whole for a reason, once.
+func TestShowingWhatIsMasked(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, options{signIn: true, masks: mask.New([]mask.Entry{{Paths: []string{"body..customer", "header.user"}}},
+		mask.DefaultBodies(), auth.Operator)})
+	token, _, err := s.tokens.Create(t.Context(), webtest.Root, auth.NewToken{Name: "olga", Role: "operator"})
+	must(t, err)
+	b := newTab(t, s.base)
+	b.expect("401")
+	b.open("/messages/" + s.Has.Order)
+	b.write("input[name=token]", token)
+	b.leave(func() { b.keys("\r") }, "#show")
+	b.look("a masked message")
+	b.write("#show input", "ticket 4711")
+	b.follow("#show button", "#unmasked")
+	b.says("#unmasked", "ticket 4711")
+	b.look("an unmasked message")
+	b.follow("#unmasked a", "#show")
 }
 
 func TestEmptyPagesAreForEverybody(t *testing.T) {
