@@ -119,7 +119,7 @@ func TestOAuth2Proxy(t *testing.T) {
 	}
 	dir := t.TempDir()
 	build := exec.Command("go", "install", "github.com/oauth2-proxy/oauth2-proxy/v7@v7.15.6")
-	build.Env = append(os.Environ(), "GOBIN="+dir, "GOFLAGS=", "CGO_ENABLED=0")
+	build.Env = append(os.Environ(), "GOBIN="+dir, "GOFLAGS=-trimpath", "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building oauth2-proxy: %v\n%s", err, out)
 	}
