@@ -134,6 +134,7 @@ type provider struct {
 	*oidc.Provider
 	verifier *oidc.IDTokenVerifier
 	endpoint oauth2.Endpoint
+	signOut  string // where a browser signs out at the provider; "": nowhere
 }
 
 // NewOIDC makes one for the page at a URL. The provider is not asked before somebody signs in.
@@ -171,7 +172,7 @@ type NoRoleError struct {
 	Groups  []string // those that have a role
 	Contact string   // whom to ask
 	Proxied bool
-	SignOut string // where they sign out, if a proxy signed them in
+	SignOut string // where they sign out at the provider or proxy; "": nowhere
 }
 
 func (e *NoRoleError) Error() string {
@@ -217,6 +218,7 @@ func (o *OIDC) provider(ctx context.Context) (*provider, error) {
 	var more struct {
 		Keys    string   `json:"jwks_uri"`
 		Methods []string `json:"token_endpoint_auth_methods_supported"`
+		SignOut string   `json:"end_session_endpoint"`
 	}
 	if err := p.Claims(&more); err != nil {
 		return nil, fmt.Errorf("%w: %w", errSilent, err)
@@ -224,10 +226,16 @@ func (o *OIDC) provider(ctx context.Context) (*provider, error) {
 	found = &provider{Provider: p, endpoint: p.Endpoint(), verifier: p.Verifier(&oidc.Config{ClientID: o.ClientID,
 		Now: func() time.Time { return time.Now().Add(-clockOffset) }})}
 	for _, at := range []string{found.endpoint.AuthURL, found.endpoint.TokenURL, more.Keys,
-		cmp.Or(found.endpoint.DeviceAuthURL, o.Issuer)} {
+		cmp.Or(found.endpoint.DeviceAuthURL, o.Issuer), cmp.Or(more.SignOut, o.Issuer)} {
 		if !strings.HasPrefix(at, "https://") && strings.HasPrefix(o.Issuer, "https://") {
 			return nil, fmt.Errorf("%w: its endpoint %q is not https", errSilent, at)
 		}
+	}
+	if at, err := url.Parse(more.SignOut); err == nil && more.SignOut != "" {
+		q := at.Query()
+		q.Set("client_id", o.ClientID)
+		at.RawQuery = q.Encode()
+		found.signOut = at.String()
 	}
 	// A try with the wrong one would use up the code. Some providers that support both do not decode the header.
 	found.endpoint.AuthStyle = oauth2.AuthStyleInHeader
@@ -565,6 +573,19 @@ func (g *Guard) ProviderName() string {
 	return g.OIDC.Name
 }
 
+// ProviderSignOut returns where a browser signs out at the OpenID Connect provider; "" is nowhere, or not known yet.
+func (g *Guard) ProviderSignOut() string {
+	if g == nil || g.OIDC == nil {
+		return ""
+	}
+	g.OIDC.mu.Lock()
+	defer g.OIDC.mu.Unlock()
+	if g.OIDC.found == nil {
+		return ""
+	}
+	return g.OIDC.found.signOut
+}
+
 // flowCookie returns a cookie that the browser, unlike the session's, also sends when the provider leads it back. With
 // HTTPS no other host can set it.
 func (g *Guard) flowCookie(value string, maxAge int) *http.Cookie {
@@ -628,6 +649,7 @@ func (g *Guard) FinishOIDC(w http.ResponseWriter, r *http.Request) *NoRoleError 
 	case errors.As(err, &none):
 		g.OIDC.addresses.refund(key)
 		g.Log.Warn("signed in with OpenID Connect, and has no role here", "user", none.Name, "from", from)
+		none.SignOut = g.ProviderSignOut()
 		return none
 	case err != nil:
 		g.Log.Warn("nobody was signed in with OpenID Connect", "from", from, "error", err)

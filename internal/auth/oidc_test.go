@@ -53,6 +53,7 @@ type fakeProvider struct {
 	device   map[string]any        // in place of its answer when a device begins; nil: it has no device flow
 	form     bool                  // it takes the client's secret in the form
 	insecure bool                  // its endpoint is not https
+	ends     string                // its end_session_endpoint
 	moved    bool                  // its endpoint leads to another site
 	calls    atomic.Int32
 	renewals atomic.Int32
@@ -93,6 +94,9 @@ func (p *fakeProvider) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		if p.device != nil {
 			found["device_authorization_endpoint"] = issuer + "/device"
+		}
+		if p.ends != "" {
+			found["end_session_endpoint"] = p.ends
 		}
 		if p.userinfo != nil {
 			found["userinfo_endpoint"] = issuer + "/userinfo"
@@ -265,7 +269,7 @@ func provided(t *testing.T, p *fakeProvider, c Config) (*Guard, http.Handler) {
 	mux.HandleFunc("GET "+OIDCPath, func(w http.ResponseWriter, r *http.Request) {
 		if none := g.FinishOIDC(w, r); none != nil {
 			w.WriteHeader(403)
-			fmt.Fprint(w, none.Name, none.Groups, none.Contact)
+			fmt.Fprint(w, none.Name, none.Groups, none.Contact, none.SignOut)
 		}
 	})
 	return g, g.Handler(mux)
@@ -583,6 +587,26 @@ func TestSessionsAreRenewedWithTheirAccessTokens(t *testing.T) {
 				expect.Equal(t, p.renewals.Load(), int32(i+1), "%d s: renewals after %s", lasts, after)
 			}
 		})
+	}
+}
+
+// Who signs out here is led to where they do so at the provider.
+func TestSigningOutAtTheProvider(t *testing.T) {
+	for ends, want := range map[string]string{"": "", issuer + "/end": issuer + "/end?client_id=" + client,
+		issuer + "/end?x=1": issuer + "/end?client_id=" + client + "&x=1"} {
+		p := newProvider(t)
+		p.ends = ends
+		g, h := provided(t, p, Config{})
+		b := newBrowser(h)
+		expect.Equal(t, g.ProviderSignOut(), "", "before anybody has signed in")
+		b.get(b.start(p))
+		w := b.get(SignOutPath, func(r *http.Request) { r.Method = "POST" })
+		expect.Equal(t, w.Header().Get("Location"), "/signin?left", "signed out")
+		expect.Equal(t, g.ProviderSignOut(), want, "where one signs out then")
+		p.claims["groups"] = "staff"
+		if is := b.get(b.start(p)).Body.String(); !strings.HasSuffix(is, "ops@example.com"+want) {
+			t.Errorf("who has no role: %s", is)
+		}
 	}
 }
 

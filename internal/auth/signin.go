@@ -177,8 +177,14 @@ func (g *Guard) redirect(w http.ResponseWriter, r *http.Request, next, why strin
 	http.Redirect(w, r, g.Base+g.SignInPage+"?"+q.Encode(), http.StatusSeeOther)
 }
 
-// SignOut ends the session; with the parameter everywhere, all sessions of its caller.
+// SignOut ends the session; with the parameter everywhere, all sessions of its caller. The sign-in page has the
+// parameter left if an OpenID Connect provider began it, where the person is still signed in: no redirect may lead
+// there, since the page's forms are for this service alone.
 func (g *Guard) SignOut(w http.ResponseWriter, r *http.Request) {
+	provided := slices.ContainsFunc(g.sessionsOf(r), func(id string) bool {
+		s, _, _ := g.sessions.get(r.Context(), id) // an error comes again
+		return s.Caller.How == "oidc"
+	})
 	var err error
 	if r.URL.Query().Has("everywhere") {
 		var c Caller
@@ -194,7 +200,11 @@ func (g *Guard) SignOut(w http.ResponseWriter, r *http.Request) {
 	}
 	g.setCookie(w, "", -1)
 	w.Header().Set("Clear-Site-Data", `"cache"`)
-	http.Redirect(w, r, g.Base+LocalPath(g.SignInPage), http.StatusSeeOther)
+	to := g.Base + LocalPath(g.SignInPage)
+	if provided {
+		to += "?left"
+	}
+	http.Redirect(w, r, to, http.StatusSeeOther)
 }
 
 func (g *Guard) end(r *http.Request) error {

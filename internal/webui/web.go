@@ -188,6 +188,7 @@ type signInData struct {
 	Next     string
 	Refused  string
 	User     string            // who tried last
+	SignOut  string            // at the provider, for who has left here; "": nowhere
 	Provider string            // of OpenID Connect; "": none
 	Users    bool              // RabbitMQ's sign in
 	Proxy    bool              // one signs people in
@@ -217,8 +218,12 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, s.at(next), http.StatusSeeOther)
 		return
 	}
+	out := ""
+	if q.Has("left") {
+		out = s.Guard.ProviderSignOut()
+	}
 	s.render(w, r, auth.Caller{}, view{template: "signin", title: "Sign in",
-		data: signInData{Next: next, Refused: refusals[q.Get("error")], User: auth.TriedUser(r),
+		data: signInData{SignOut: out, Next: next, Refused: refusals[q.Get("error")], User: auth.TriedUser(r),
 			Provider: s.Guard.ProviderName(), Users: s.Guard == nil || s.Guard.Users != nil,
 			Proxy: s.Guard != nil && s.Guard.Proxy.UserHeader != ""}})
 }

@@ -49,6 +49,7 @@ func TestSigningInAtAProvider(t *testing.T) {
 	enter("bob", "#refused")
 	b.says(".signin", "You are signed in at the provider as oidc:bob (bob), and have no role here.")
 	b.says(".signin", "Members of these groups have one: on-call. Ask ops@example.com for it.")
+	b.shows(fmt.Sprintf(".signin a[href^=%q]", provider))
 
 	// Eve looks at the page when she loses her role.
 	b = newTab(t, s.base)
@@ -69,6 +70,10 @@ func TestSigningInAtAProvider(t *testing.T) {
 	}
 	b.says("header", "oidc:ann")
 	b.follow(`form[action$="/signout"] button`, `a[href*="/signin/oidc/start"]`)
+	b.follow("#sign-out", "#leave")
+	b.follow("#leave", "#left")
+	b.open("/signin")
+	b.follow(`a[href*="/signin/oidc/start"]`, "#enter") // the provider asks again
 
 	// The command line, confirmed in the browser.
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())

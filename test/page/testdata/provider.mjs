@@ -13,7 +13,9 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
   conformIdTokenClaims: false, // they are in the ID token
   issueRefreshToken: () => true,
   ttl: { AccessToken: 1 },
-  features: { devInteractions: { enabled: false }, deviceFlow: { enabled: true,
+  features: { devInteractions: { enabled: false }, rpInitiatedLogout: { enabled: true,
+    logoutSource(ctx, form) { ctx.body = html(`${form}<button id="leave" form="op.logoutForm" name="logout" value="yes">Leave</button>`); },
+    postLogoutSuccessSource(ctx) { ctx.body = html("<p id=left>Left"); } }, deviceFlow: { enabled: true,
     userCodeConfirmSource(ctx, form) {
       ctx.body = html(`${form}<button id="confirm" form="op.deviceConfirmForm">Confirm</button>`);
     },
