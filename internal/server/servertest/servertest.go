@@ -92,13 +92,17 @@ func (s *Service) WaitParked(t *testing.T, n int) (all []inspect.Message) {
 	return all
 }
 
-// Replay sends what a query finds among the parked messages back now.
+// Replay sends what a query finds among the parked messages back now, and waits until it finds any: a message is read
+// from the store a moment before its queue counts it.
 func (s *Service) Replay(t *testing.T, query string) int {
 	t.Helper()
 	act := actions.Act{Verb: actions.Replay}
-	for _, m := range s.find(t, "state:parked "+query) {
-		act.IDs = append(act.IDs, m.Key)
-	}
+	brokertest.Eventually(t, "there is something to replay", func() bool {
+		for _, m := range s.find(t, "state:parked "+query) {
+			act.IDs = append(act.IDs, m.Key)
+		}
+		return len(act.IDs) > 0
+	})
 	done, err := s.Client.Act(context.Background(), act)
 	must(t, err)
 	return done.Done
