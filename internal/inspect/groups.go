@@ -113,6 +113,71 @@ func SetGroupStates(ctx context.Context, s settings) (map[string]GroupState, err
 	return all, err
 }
 
+// Query returns a query that finds the messages of the group.
+func (g Group) Query() string { return "group:" + g.ID }
+
+// TopGroup is the largest of the groups with one error, with the counts of all.
+type TopGroup struct {
+	Group
+	Same []string `json:"same,omitempty" doc:"Groups of other queues with this error, whose messages count here too."`
+}
+
+// Query returns a query that finds the messages of them all.
+func (g TopGroup) Query() string { return GroupsQuery(append([]string{g.ID}, g.Same...)...) }
+
+// Queues is in how many queues the error is.
+func (g TopGroup) Queues() int { return 1 + len(g.Same) }
+
+// GroupsQuery returns a query that finds the messages of groups.
+func GroupsQuery(ids ...string) string {
+	terms := make([]string, len(ids))
+	for i, id := range ids {
+		terms[i] = "group:" + query.Quote(id)
+	}
+	if len(terms) == 1 {
+		return terms[0]
+	}
+	return "(" + strings.Join(terms, " OR ") + ")"
+}
+
+// maxSame is how many groups with one error become a line: more would not fit into a query.
+const maxSame = 100
+
+// topGroups returns the errors with the most messages.
+func (in *Inspector) topGroups(groups []store.GroupCount, set map[string]GroupState) []TopGroup {
+	slices.SortFunc(groups, func(a, b store.GroupCount) int { return placeOf(&a).compare(placeOf(&b)) })
+	type key struct{ pattern, reason, kind string }
+	all, same := []store.GroupCount{}, map[string][]string{} // by the largest's id
+	places := map[key]int{}
+	for _, g := range groups {
+		of := key{g.Pattern, g.Reason, g.Type}
+		at, ok := places[of]
+		if !ok || len(same[all[at].ID.String()]) == maxSame-1 {
+			places[of] = len(all)
+			all = append(all, g)
+			continue
+		}
+		sum := &all[at]
+		same[sum.ID.String()] = append(same[sum.ID.String()], g.ID.String())
+		sum.Waiting, sum.Parked, sum.Discarded = sum.Waiting+g.Waiting, sum.Parked+g.Parked, sum.Discarded+g.Discarded
+		for i, n := range g.Hours {
+			sum.Hours[i] += n
+		}
+		if g.First.Before(sum.First) {
+			sum.First = g.First
+		}
+		if g.Last.After(sum.Last) {
+			sum.Last = g.Last
+		}
+	}
+	slices.SortStableFunc(all, func(a, b store.GroupCount) int { return placeOf(&a).compare(placeOf(&b)) })
+	top := []TopGroup{}
+	for _, g := range all[:min(maxOverviewGroups, len(all))] {
+		top = append(top, TopGroup{in.shownGroup(&g, set), same[g.ID.String()]})
+	}
+	return top
+}
+
 // GroupColumns show groups on the command line.
 var GroupColumns = []Column[Group]{
 	{Field: "ID"}, {Field: "Queue"}, {Field: "Waiting"}, {Field: "Parked"}, {Field: "First", Narrow: 3},

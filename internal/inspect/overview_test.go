@@ -224,6 +224,35 @@ func (b *counting) since(nth int) time.Duration {
 	return time.Since(b.times[nth-1])
 }
 
+// One error in several queues is one line of the overview, and its query finds the messages of all that are seen.
+func TestTheOverviewHasEachErrorOnce(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		add := func(queue, text string, n int) {
+			for i := range n {
+				r := record(queue, store.Parked, "x")
+				r.Error, r.FailedAt = fmt.Sprintf(text, 1000+i), time.Now().Add(-time.Duration(i)*time.Minute)
+				d.add(t, r)
+			}
+		}
+		add("mail", "timeout after %d ms", 2)
+		add("orders", "timeout after %d ms", 3)
+		add("orders", "card %d declined", 4)
+		for queues, want := range map[string]string{"*": "timeout after # ms: 5 in 2 | card # declined: 4 in 1 | ", "mail": "timeout after # ms: 2 in 1 | "} {
+			by := caller(auth.Viewer, queues)
+			o, err := d.Overview(ctx, by)
+			must(t, err)
+			got := ""
+			for _, g := range o.Groups {
+				got += fmt.Sprintf("%s: %d in %d | ", g.Error, g.Parked, g.Queues())
+				p, err := d.Search(ctx, by, "state:parked "+g.Query(), "", 0)
+				must(t, err)
+				expect.Equal(t, len(p.Messages), int(g.Parked), "messages of %q", g.Error)
+			}
+			expect.Equal(t, got, want, "errors that %s sees", queues)
+		}
+	})
+}
+
 // silence is a RabbitMQ that does not answer.
 type silence struct{ asked int }
 

@@ -225,8 +225,12 @@ func (s *server) plan(r *http.Request, c auth.Caller) (view, error) {
 			return view{}, fmt.Errorf("%w: %.40q is not a number of messages", inspect.ErrInvalid, text)
 		}
 	}
+	q := in.Get("q")
+	if ids := in["group"]; len(ids) > 0 {
+		q = "state:parked " + inspect.GroupsQuery(ids...)
+	}
 	p, err := s.console.Plan(r.Context(), c, operations.PlanRequest{
-		Verb: actions.Verb(in.Get("verb")), Query: in.Get("q"), At: at,
+		Verb: actions.Verb(in.Get("verb")), Query: q, At: at,
 		From: in.Get("from"), Sample: look, RestOf: in.Get("rest_of"),
 		To: strings.TrimSpace(in.Get("to")), Reason: strings.TrimSpace(in.Get("reason"))})
 	if err != nil {

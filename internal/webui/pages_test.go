@@ -420,6 +420,16 @@ func TestFormsLeadToPagesUnderTheBase(t *testing.T) {
 		t.Fatal(planned, err)
 	}
 	leads(plan+"/start", url.Values{"expect_count": {fmt.Sprint(planned.Count)}}, "/operations/")
+	groups, err := s.shop.Groups(t.Context(), webtest.Root, "state:parked", "", "", 2)
+	if err != nil || len(groups.Groups) != 2 {
+		t.Fatal(groups, err)
+	}
+	a, b := groups.Groups[0], groups.Groups[1]
+	expect.Contains(t, get(h, base+"/groups").Body.String(), "the list of groups", `name="group" form="list" value="`+b.ID+`"`)
+	plan = leads("/messages/plan", url.Values{"verb": {"discard"}, "group": {a.ID, b.ID}}, "/plans/")
+	planned, err = s.shop.GetPlan(t.Context(), webtest.Root, strings.TrimPrefix(plan, "/plans/"))
+	expect.NoError(t, err)
+	expect.Equal(t, int64(planned.Count), a.Parked+b.Parked, "messages of two groups")
 
 	r := httptest.NewRequest("GET", base+"/messages?q=a%2Fb", nil)
 	r.Header.Set("Nobody", "1")

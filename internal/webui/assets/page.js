@@ -64,7 +64,7 @@
   // --- Selecting
   const list = $("list");
   if (list && $("all")) {
-    const boxes = () => all('input[name="id"]', list);
+    const boxes = () => [...list.elements].filter((b) => b.name === "id" || b.name === "group");
     const buttons = all("#actions button[name=verb]");
     const show = () => {
       const n = boxes().filter((b) => b.checked).length;
@@ -75,7 +75,7 @@
     };
     for (const e of all(".js", $("actions"))) e.hidden = false;
     $("all").addEventListener("change", () => { for (const b of boxes()) b.checked = $("all").checked; show(); });
-    list.addEventListener("change", show);
+    document.addEventListener("change", show); // boxes stand outside of the form, too
     addEventListener("pageshow", show); // a browser brings back what was checked
     show();
   }
@@ -130,7 +130,7 @@
 
   // A part is only drawn anew while nobody is in it: what is under the cursor, has
   // the focus, or is unfolded stays as it is.
-  const busy = (e) => e.matches(":hover") || e.contains(document.activeElement) || e.querySelector("details[open]:not(.numbers)") || (getSelection().rangeCount && !getSelection().isCollapsed && e.contains(getSelection().anchorNode));
+  const busy = (e) => e.matches(":hover") || e.contains(document.activeElement) || e.querySelector("details[open]:not(.numbers), .pick :checked") || (getSelection().rangeCount && !getSelection().isCollapsed && e.contains(getSelection().anchorNode));
   // The numbers may be old though the connection is up: the service answers with an error, or the session has ended.
   const outdated = (on) => {
     $("outdated").hidden = !on;
