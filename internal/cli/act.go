@@ -2,15 +2,18 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
@@ -67,7 +70,7 @@ func (p *program) act(v actions.VerbInfo) *cobra.Command {
 	f.BoolVar(&d.dry, "dry-run", false, "only show what would be done")
 	c.Flags().BoolVar(&p.yes, "yes", false, "do not ask")
 	f.Int64Var(&d.expect, "expect-count", -1, "refuse to act on another number of messages")
-	f.Float64Var(&d.rate, "rate", 0, "of a query: messages per second (0 = unlimited)")
+	rateFlag(c, "rate", "of a query: messages per second, or n/s, n/min, n/h (default unlimited)", &d.rate)
 	f.BoolVar(&d.detach, "detach", false, "of a query: print the operation's id, and do not watch it")
 	if v.Verb == actions.Replay {
 		f.Lookup("queue").Usage = "all parked messages of this work queue; with --state, of that state"
@@ -88,6 +91,21 @@ func (p *program) act(v actions.VerbInfo) *cobra.Command {
 	}
 	c.ValidArgsFunction = p.completeQuery
 	return p.withOutput(c)
+}
+
+// rateFlag adds a flag for a rate: a number of something per second, or n/s, n/min or n/h.
+func rateFlag(c *cobra.Command, name, usage string, to *float64) {
+	c.Flags().Func(name, usage, func(s string) error {
+		n, err := strconv.ParseFloat(s, 64)
+		if err != nil {
+			var ok bool
+			if n, ok = config.ParseRate(s); !ok {
+				return errors.New("expected a rate such as 200/s or 30/min")
+			}
+		}
+		*to = n
+		return nil
+	})
 }
 
 // anID matches a message's id, or its key.

@@ -68,6 +68,8 @@ resumes and cancels it.`,
 			return nil
 		case follow:
 			return p.followQueue(ctx, client, r, then)
+		case then != "park":
+			return fmt.Errorf("--then %s is for --follow; what adopt takes is parked: %w", then, errUsage)
 		}
 		if r.Sample > 0 {
 			d.dry = true
@@ -130,7 +132,7 @@ func (p *program) followQueue(ctx context.Context, client httpapi.Client, r oper
 // withAdoption adds the flags that adopt and unadopt share.
 func (p *program) withAdoption(c *cobra.Command, d *action) *cobra.Command {
 	f := c.Flags()
-	f.Float64Var(&d.rate, "rate", 0, "messages per second (0 = unlimited)")
+	rateFlag(c, "rate", "messages per second, or n/s, n/min, n/h (default unlimited)", &d.rate)
 	f.StringVar(&d.reason, "reason", "", "why, for the audit log")
 	f.BoolVar(&d.dry, "dry-run", false, "only show what would be done; it touches nothing")
 	f.Int64Var(&d.expect, "expect-count", -1, "refuse to act on another number of messages")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -26,7 +27,7 @@ func (p *program) operate(ctx context.Context, client httpapi.Client, d *action,
 	if err != nil {
 		return err
 	}
-	show := func(w io.Writer) { preview(w, plan, time.Now()) }
+	show := func(w io.Writer) { preview(w, plan, d.starts(&plan), time.Now()) }
 	planID := func(pl operations.Plan) string { return pl.ID }
 	if d.dry {
 		err = write(p, plan, planID, show)
@@ -168,6 +169,24 @@ func (p *program) prompt(ctx context.Context, question string) error {
 	return errors.New("nothing was changed")
 }
 
+// starts says what a plan is about to do, and how.
+func (d *action) starts(p *operations.Plan) string {
+	text := question(*p)
+	if p.Count == 1 && !d.dry {
+		text = strings.TrimSuffix(text, "?") + "."
+	} else {
+		text += " Nothing is done yet."
+	}
+	if d.canary > 0 && int64(d.canary) < p.Count {
+		text += fmt.Sprintf(" The first %s go and are watched for %s; the other %s follow only if none of them fails again.",
+			count(d.canary), cmp.Or(d.canaryWait, "1m"), count(p.Count-int64(d.canary)))
+	}
+	if d.rate > 0 {
+		text += fmt.Sprintf(" At most %s/s.", strconv.FormatFloat(d.rate, 'f', -1, 64))
+	}
+	return text
+}
+
 func question(p operations.Plan) string {
 	q := p.Verb.Title() + " " + messages(p.Count)
 	if p.From != "" {
@@ -187,9 +206,9 @@ func question(p operations.Plan) string {
 	return q + "?"
 }
 
-// preview writes a plan as the page shows it.
-func preview(w io.Writer, p operations.Plan, now time.Time) {
-	prose(w, question(p)+" Nothing is done yet.")
+// preview writes a plan as the page shows it, after what is about to be done.
+func preview(w io.Writer, p operations.Plan, starts string, now time.Time) {
+	prose(w, starts)
 	if p.RestOf != "" {
 		fmt.Fprintf(w, "What operation %s did not reach.\n", plain(p.RestOf))
 	}

@@ -115,6 +115,9 @@ func (t *trial) run(ctx context.Context, client httpapi.Client, query string, me
 		}
 		return nil
 	}})
+	if meter.drawn > 0 {
+		meter.show(messages(t.Messages), true)
+	}
 	return cmp.Or(invalid, err)
 }
 

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -166,7 +167,20 @@ Environment variables count as they do for serve.`,
 				}
 			}
 			fmt.Fprintf(p.out, "%s is valid\n\n", args[0])
-			return config.Describe(p.out, cfg)
+			var b strings.Builder
+			if err := config.Describe(&b, cfg); err != nil {
+				return err
+			}
+			w := p.tableOn(p.out)
+			for line := range strings.Lines(b.String()) {
+				text := line[strings.LastIndex("  "+line, "  "):] // the last cell
+				head := strings.TrimSuffix(line, text)
+				for _, part := range wrapped(text, room(w, utf8.RuneCountInString(head))) {
+					fmt.Fprintln(w, plain(head+part))
+					head = strings.Repeat(" ", utf8.RuneCountInString(head))
+				}
+			}
+			return w.Flush()
 		},
 	}
 	c.Flags().BoolVar(&noFiles, "no-files", false,
@@ -296,7 +310,7 @@ func (p *program) simulate() *cobra.Command {
 	var file, name, svg string
 	o := simulate.Options{Outage: time.Hour, Rate: 200}
 	c := &cobra.Command{
-		Use:   "simulate --policy FILE",
+		Use:   "simulate [FILE]",
 		Short: "Show what a policy does when the upstream of its consumers is down",
 		Long: `It shows the load on the upstream, and the time to recover: with messages requeued at
 once, with a fixed delay, with the backoff of a policy, and with that policy's breaker and
@@ -313,10 +327,13 @@ messages are served again when for a minute 99 % of them are served at their fir
 delivery. The backlog is drained when a thousandth of the outage's messages is left.
 
 Output: table; json, everything; csv, load and backlog over time. --svg writes a plot.`,
-		Example: `  redrive simulate --policy redrive.yaml --outage 1h --rate 200/s
-  redrive simulate --policy redrive.yaml --name orders --outage 20m --rate 50/s --svg storm.svg`,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := p.readSimulated(&o, file, name); err != nil {
+		Example: `  redrive simulate redrive.yaml --outage 1h --rate 200/s
+  redrive simulate redrive.yaml --name orders --outage 20m --rate 50/s --svg storm.svg`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 && file != "" {
+				return fmt.Errorf("FILE or --policy, not both: %w", errUsage)
+			}
+			if err := p.readSimulated(&o, strings.Join(append(args, file), ""), name); err != nil {
 				return err
 			}
 			r, err := simulate.Run(c.Context(), o)
@@ -342,22 +359,13 @@ Output: table; json, everything; csv, load and backlog over time. --svg writes a
 			return nil
 		})
 	}
-	rate := func(name, usage string, to *float64) {
-		f.Func(name, usage, func(s string) error {
-			var ok bool
-			if *to, ok = config.ParseRate(s); !ok {
-				return errors.New("expected a rate such as 200/s or 30/min")
-			}
-			return nil
-		})
-	}
-	f.StringVar(&file, "policy", "", "the config file with the policy")
+	f.StringVar(&file, "policy", "", "FILE")
 	f.StringVar(&name, "name", "", "the policy's name (default the first)")
 	duration("outage", "how long the upstream is down (default 1h)", &o.Outage)
 	duration("limp", "how long it fails in part after that; 0s: not (default a twelfth of the outage)", &o.Limp)
-	rate("rate", "messages published: n/s, n/min or n/h (default 200/s)", &o.Rate)
-	rate("capacity", "calls that the upstream can serve (default twice the rate)", &o.Capacity)
-	rate("consumers", "calls that the consumers make at most (default 25 times the capacity)", &o.Consumers)
+	rateFlag(c, "rate", "messages published: n/s, n/min or n/h (default 200/s)", &o.Rate)
+	rateFlag(c, "capacity", "calls that the upstream can serve (default twice the rate)", &o.Capacity)
+	rateFlag(c, "consumers", "calls that the consumers make at most (default 25 times the capacity)", &o.Consumers)
 	f.Float64Var(&o.Refusing, "refusing", 0, "what a call beyond its capacity costs the upstream, as a part of one "+
 		"that it serves: 0 to 1")
 	duration("fixed", "the fixed delay (default 30s)", &o.Fixed)
@@ -370,7 +378,7 @@ Output: table; json, everything; csv, load and backlog over time. --svg writes a
 // readSimulated reads the policy to simulate from a config file.
 func (p *program) readSimulated(o *simulate.Options, file, name string) error {
 	if file == "" {
-		return fmt.Errorf("which policy? --policy FILE names a config file that has it: %w", errUsage)
+		return fmt.Errorf("which policy? FILE is a config file that has it: %w", errUsage)
 	}
 	cfg, err := config.Load(file, func(string) string { return "" })
 	if err != nil {

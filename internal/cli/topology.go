@@ -119,18 +119,31 @@ func (p *program) topologyOf(name, short string, of func(delay.QueueType) (delay
 				return fmt.Errorf("--name %s: %w: %w", at.name, err, errUsage)
 			}
 		}
-		return p.define(at.vhost, t)
+		return p.define(at.vhost, t, nil)
 	})
 }
 
-// define prints definitions, and what to do with them where a person sees them.
-func (p *program) define(vhost string, t delay.Topology, policies ...management.Policy) error {
+// define prints definitions, and below them what to know of them.
+func (p *program) define(
+	vhost string, t delay.Topology, warnings []string, policies ...management.Policy,
+) error {
 	err := p.print(jsonOf(management.Define(vhost, t, policies...), "  "))
+	if err == nil {
+		err = p.warn(warnings)
+	}
 	if err == nil && isTerminal(p.out) {
 		fmt.Fprintln(p.err, "nothing is declared yet: write this to a file, and import it with "+
 			"rabbitmqctl import_definitions FILE")
 	}
 	return err
+}
+
+func (p *program) warn(all []string) error {
+	w := p.tableOn(p.err)
+	for _, text := range all {
+		prose(w, "warning: "+text)
+	}
+	return w.Flush()
 }
 
 func (p *program) topologyFixed() *cobra.Command {
@@ -170,13 +183,12 @@ which keeps its keys: it shows what it will set, and sets it through the managem
 		if err != nil {
 			return fmt.Errorf("--delay: %w: %w", err, errUsage)
 		}
-		for _, w := range a.Warnings() {
-			fmt.Fprintf(p.err, "warning: %s\n", w)
-		}
 		if !apply {
-			fmt.Fprintln(p.err, "warning: if a policy applies to the queue already, this one would replace it or be "+
-				"ignored: use --apply, which merges them")
-			return p.define(at.vhost, a.Topology(), a.Policy())
+			return p.define(at.vhost, a.Topology(), append(a.Warnings(), "if a policy applies to the queue already, "+
+				"this one would replace it or be ignored: use --apply, which merges them"), a.Policy())
+		}
+		if err := p.warn(a.Warnings()); err != nil {
+			return err
 		}
 		plan, err := a.Plan(c.Context(), m)
 		if err != nil {

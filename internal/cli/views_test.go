@@ -122,7 +122,10 @@ func filled[T any](t *rapid.T) (v T) {
 
 // views draws each table with what strangers say, and returns how many lines it should have; 0: any number.
 var views = map[string]func(*rapid.T, io.Writer, time.Time) (lines int){
-	"preview":    shown(preview),
+	"preview": shown(func(w io.Writer, p operations.Plan, now time.Time) {
+		d := action{canary: 10, rate: 50}
+		preview(w, p, d.starts(&p), now)
+	}),
 	"message":    shown(detail),
 	"queue":      shown(queueDetail),
 	"ledger":     shown(ledger),
@@ -862,6 +865,23 @@ func TestADryRunOfNamedMessagesWarns(t *testing.T) {
 	if strings.Count(out.String(), "nothing consumes") != 1 || strings.Contains(out.String(), "\x1b") ||
 		!strings.Contains(out.String(), "Before you start:\n  nothing consumes") {
 		t.Errorf("%q", out.String())
+	}
+}
+
+// A person sees how an operation will go before they say yes, and of one message that nothing is asked.
+func TestAPlanSaysHowItWillGo(t *testing.T) {
+	for _, c := range []struct {
+		d    action
+		n    int64
+		want string
+	}{
+		{action{}, 18, "Replay 18 messages of orders? Nothing is done yet."},
+		{action{}, 1, "Replay 1 message of orders."},
+		{action{dry: true}, 1, "Replay 1 message of orders? Nothing is done yet."},
+		{action{canary: 10, canaryWait: "12s", rate: 0.5}, 18, "Replay 18 messages of orders? Nothing is done yet. The first 10 go and are watched for 12s; the other 8 follow only if none of them fails again. At most 0.5/s."},
+	} {
+		plan := operations.Plan{Verb: actions.Replay, Count: c.n, Queues: []operations.PlanQueue{{Queue: "orders"}}}
+		expect.Equal(t, c.d.starts(&plan), c.want, "of %d messages", c.n)
 	}
 }
 

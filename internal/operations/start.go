@@ -52,9 +52,16 @@ func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Sta
 	return r.change(ctx, op, by, "operation.start", op.audited(), why, becomes)
 }
 
-// audited is what the audit log says of an operation: its id, and what it does on what.
+// maxAudited is how many queues the audit log names of an operation.
+const maxAudited = 100
+
+// audited is what the audit log says of an operation: its id, what it does on what, and in which queues.
 func (op *operation) audited() string {
-	return fmt.Sprintf("%s: %s %s", op.ID, op.Verb, cmp.Or(op.From, op.Query))
+	text := fmt.Sprintf("%s: %s %s", op.ID, op.Verb, cmp.Or(op.From, op.Query))
+	for i, q := range op.Queues[:min(maxAudited, len(op.Queues))] {
+		text += []string{", ", " in "}[max(0, 1-i)] + q.Queue
+	}
+	return text
 }
 
 // checkStart returns what a start makes of a plan. The caller has op.stepping.

@@ -328,10 +328,17 @@ func (r *Result) Series() [][]string {
 func (r *Result) Table() [][]string {
 	rows := [][]string{{"WAY", "RETRIES", "PEAK", "SERVED AGAIN", "DRAINED", "PARKED"}}
 	for _, w := range r.Ways {
+		if w.ID == "redrive" && !r.limited() {
+			continue // backoff alone
+		}
 		rows = append(rows, []string{w.Title, number(float64(w.Retries)), perSecond(w.Peak), r.after(w.Recovered),
 			r.after(w.Drained), number(float64(w.Parked))})
 	}
 	return rows
+}
+
+func (r *Result) limited() bool {
+	return r.Options.Rules.Breaker != nil || r.Options.Rules.Rate > 0 || r.Options.Rules.InFlight > 0
 }
 
 // Notes are sentences below the table.
@@ -339,6 +346,9 @@ func (r *Result) Notes() []string {
 	o, redrive := r.Options, &r.Ways[3]
 	notes := []string{"RETRIES reach the upstream while it is down; PEAK is calls in a second.",
 		"SERVED AGAIN and DRAINED count from its return: new messages, and the backlog."}
+	if !r.limited() {
+		notes = append(notes, "The policy has no breaker, no rate and no in_flight: it is backoff alone.")
+	}
 	if spare := o.Capacity - o.Rate; o.Rules.Rate > spare && redrive.Drained == nil {
 		notes = append(notes, "The policy's rate of "+perSecond(o.Rules.Rate)+" is more than the "+
 			perSecond(max(spare, 0))+" that the upstream can serve beside new messages.")
