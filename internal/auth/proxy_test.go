@@ -18,7 +18,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
@@ -114,9 +113,7 @@ func TestPeopleWhomAProxyNames(t *testing.T) {
 
 // oauth2-proxy signs people in at the provider, and names them by two of its headers.
 func TestOAuth2Proxy(t *testing.T) {
-	if !brokertest.Long() {
-		t.Skip("in a long run alone: REDRIVE_TEST_LONG=1")
-	}
+	t.Parallel() // Go compiles it for a minute, once
 	dir := t.TempDir()
 	build := exec.Command("go", "install", "github.com/oauth2-proxy/oauth2-proxy/v7@v7.15.6")
 	build.Env = append(os.Environ(), "GOBIN="+dir, "GOFLAGS=-trimpath", "CGO_ENABLED=0")
