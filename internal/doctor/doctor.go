@@ -74,6 +74,8 @@ type Report struct {
 	Queues   *int      `json:"queues,omitempty"`
 	Enrolled *int      `json:"enrolled,omitempty"`
 	Findings []Finding `json:"findings"`
+	// Looked has the queues that were looked at, and whether each is enrolled; nil where they are unknown.
+	Looked map[string]bool `json:"-"`
 }
 
 // Examine runs every check. A check without problems has one finding, OK.
@@ -86,7 +88,10 @@ func examine(s *Scene, checks []Check) Report {
 	r := Report{Status: OK, Broker: s.Broker, VHost: s.VHost, Version: s.Version}
 	if s.Missing[Queues] == nil {
 		all, enrolled := len(s.workQueues()), len(s.enrolledQueues())
-		r.Queues, r.Enrolled = &all, &enrolled
+		r.Queues, r.Enrolled, r.Looked = &all, &enrolled, map[string]bool{}
+		for _, q := range s.workQueues() {
+			r.Looked[q.Name] = s.enrolled(q)
+		}
 	}
 	for _, c := range checks {
 		for _, f := range c.make(s) {

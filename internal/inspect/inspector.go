@@ -92,8 +92,9 @@ type Config struct {
 	// it stops nothing.
 	Conditions func() []condition.Condition
 	Notices    func() []string
-	// Checkup returns what the checks of redrive doctor last found about queues; nil: they are not made.
-	Checkup func() Checkup
+	// Checkup returns what the checks of redrive doctor last found about queues, and has them made again if they did
+	// not look at this one; "": at any. nil: they are not made.
+	Checkup func(queue string) Checkup
 	// Parts says how each part of the service is; nil: not known.
 	Parts func() []Part
 	// Ready reports whether the service is ready, which it may be with problems of single

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Queue is a work queue: what the service keeps for it, and what RabbitMQ says.
@@ -129,7 +131,10 @@ type QueueDetail struct {
 // Checkup is what the checks of redrive doctor found about queues.
 type Checkup struct {
 	At       *time.Time `json:"at,omitempty" doc:"When it was looked at; absent: not yet, or not by this service."`
+	Checking bool       `json:"checking,omitempty" doc:"That is long ago, or not yet: it is being looked at."`
 	Findings []Finding  `json:"findings"`
+	// Looked has the queues that were looked at, and whether each is enrolled.
+	Looked map[string]bool `json:"-"`
 }
 
 // Finding is something wrong with a queue's setup. A caller who is limited to queues gets Check, Status, Queue and
@@ -147,12 +152,23 @@ type Finding struct {
 
 // LastCheckup returns what was last found about the queues that the caller sees.
 func (in *Inspector) LastCheckup(_ context.Context, by auth.Caller) (Checkup, error) {
-	seen := Checkup{Findings: []Finding{}}
-	if err := by.May(auth.Viewer, ""); err != nil || in.Checkup == nil {
-		return seen, err
+	if err := by.May(auth.Viewer, ""); err != nil {
+		return Checkup{Findings: []Finding{}}, err
 	}
-	all := in.Checkup()
-	seen.At = all.At
+	return in.checkup(by, ""), nil
+}
+
+func (in *Inspector) checkup(by auth.Caller, queue string) Checkup {
+	seen := Checkup{Findings: []Finding{}}
+	if in.Checkup == nil {
+		return seen
+	}
+	all := in.Checkup(queue)
+	seen.At, seen.Checking, seen.Looked = all.At, all.Checking, all.Looked
+	if by.Queues != nil {
+		seen.Looked = maps.Clone(all.Looked)
+		maps.DeleteFunc(seen.Looked, func(name string, _ bool) bool { return !by.Sees(name) })
+	}
 	for _, f := range all.Findings {
 		if by.Queues != nil {
 			f = Finding{Check: f.Check, Status: f.Status, Queue: f.Queue, Title: f.Title}
@@ -161,7 +177,7 @@ func (in *Inspector) LastCheckup(_ context.Context, by auth.Caller) (Checkup, er
 			seen.Findings = append(seen.Findings, f)
 		}
 	}
-	return seen, nil
+	return seen
 }
 
 // maxNext is how many messages that are due next QueueDetail has, and maxQueueGroups how many groups.
@@ -207,10 +223,15 @@ func (in *Inspector) Queue(ctx context.Context, by auth.Caller, name string) (d 
 			}
 		}
 	}
-	if d.Checkup, err = in.LastCheckup(ctx, by); err != nil {
-		return d, err
+	asked := name
+	if wire.OwnQueue(name) || d.Broker != nil && !d.Broker.Exists {
+		asked = "" // no check would look at it
 	}
+	d.Checkup = in.checkup(by, asked)
 	d.Checkup.Findings = slices.DeleteFunc(d.Checkup.Findings, func(f Finding) bool { return f.Queue != name })
+	if _, looked := d.Checkup.Looked[name]; !looked && len(d.Checkup.Findings) == 0 {
+		d.Checkup.At = nil
+	}
 	groups, err := in.Groups(ctx, by, "queue:"+query.Quote(name), "", "", maxQueueGroups)
 	if err != nil {
 		return d, err

@@ -14,7 +14,7 @@ import (
 const (
 	// checkupEvery is how old a checkup may be before the next look at a page starts another.
 	checkupEvery = 10 * time.Minute
-	// checkupAgain is how long to wait after one that failed.
+	// checkupAgain is how long to wait after one that failed, or that did not look at a queue.
 	checkupAgain = time.Minute
 )
 
@@ -47,12 +47,18 @@ func newCheckup(s *vhost) *checkup {
 	return c
 }
 
-// latest returns the last checkup, and asks for another if that is old.
-func (c *checkup) latest() (is inspect.Checkup) {
+// latest returns the last checkup, and asks for another if that is old, or did not look at the queue; "": at any.
+func (c *checkup) latest(queue string) (is inspect.Checkup) {
+	if c.examine == nil {
+		return is
+	}
 	if last := c.last.Load(); last != nil {
 		is = *last
 	}
-	if is.At == nil || time.Since(*is.At) >= checkupEvery {
+	_, looked := is.Looked[queue]
+	old := is.At == nil || time.Since(*is.At) >= checkupEvery
+	is.Checking = old || queue != "" && !looked
+	if old || is.Checking && time.Since(*is.At) >= checkupAgain {
 		select {
 		case c.wanted <- struct{}{}:
 		default:
@@ -71,16 +77,16 @@ func (c *checkup) run(ctx context.Context) {
 			return
 		case <-c.wanted:
 		}
-		if last := c.last.Load(); last != nil && time.Since(*last.At) < checkupEvery {
+		if last := c.last.Load(); last != nil && time.Since(*last.At) < checkupAgain {
 			continue
 		}
 		at := time.Now()
 		report, err := c.examine(ctx)
-		if err != nil {
+		if err != nil || report.Looked == nil {
 			sleep(ctx, checkupAgain)
 			continue
 		}
-		is := &inspect.Checkup{At: &at}
+		is := &inspect.Checkup{At: &at, Looked: report.Looked}
 		for _, f := range report.Findings {
 			if f.Status != doctor.Warning && f.Status != doctor.Wrong {
 				continue

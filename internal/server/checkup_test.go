@@ -24,7 +24,7 @@ func TestCheckupsAreMadeWhenSomebodyLooks(t *testing.T) {
 		var fails error
 		c := &checkup{wanted: make(chan struct{}, 1), examine: func(context.Context) (doctor.Report, error) {
 			made++
-			return doctor.Report{Findings: []doctor.Finding{{Queue: "b", Status: doctor.Wrong, What: "bad"},
+			return doctor.Report{Looked: map[string]bool{"a": true, "b": true}, Findings: []doctor.Finding{{Queue: "b", Status: doctor.Wrong, What: "bad"},
 				{Queue: "a", Status: doctor.OK}, {Queue: "a", Status: doctor.Unknown}, {Status: doctor.Wrong},
 				{Queues: []string{"c", "a"}, Status: doctor.Warning}}}, fails
 		}}
@@ -44,7 +44,9 @@ func TestCheckupsAreMadeWhenSomebodyLooks(t *testing.T) {
 			fails = step.err
 			ago := ""
 			for range step.looks {
-				if is := c.latest(); is.At != nil {
+				is := c.latest("a")
+				expect.Equal(t, is.Checking, step.ago == "" || strings.HasPrefix(step.ago, "1h"), "it is being checked")
+				if is.At != nil {
 					ago = time.Since(*is.At).String()
 					var queues []string
 					for _, f := range is.Findings {
@@ -57,6 +59,14 @@ func TestCheckupsAreMadeWhenSomebodyLooks(t *testing.T) {
 			expect.Equal(t, fmt.Sprint(made, " ", ago), fmt.Sprint(step.made, " ", step.ago),
 				"checkups, and the age of the last")
 		}
+		// A queue that it did not look at has it made again, though not more than once a minute.
+		for i, after := range []time.Duration{time.Second, time.Minute, time.Second} {
+			time.Sleep(after)
+			expect.Equal(t, c.latest("new").Checking, true, "the new queue is being checked")
+			synctest.Wait()
+			expect.Equal(t, made, []int{3, 4, 4}[i], "checkups")
+		}
+		expect.Equal(t, c.latest("").Checking, false, "the others are being checked again")
 	})
 }
 

@@ -347,12 +347,34 @@ func (s *server) audit(r *http.Request, c auth.Caller) (view, error) {
 	return v, err
 }
 
-const maxFaulty = 50
+// maxFaults is how many findings Health has, and maxFaulty how many queues it names of each.
+const maxFaults, maxFaulty = 50, 5
 
-// faultyQueue is a queue with what doctor found about it.
-type faultyQueue struct {
-	Queue string
-	Count int
+// fault is what doctor found about queues.
+type fault struct {
+	inspect.Finding
+	Queues []string
+	More   int // queues that are not named
+}
+
+// faultsOf joins the findings that say the same of several queues, those that are wrong first.
+func faultsOf(all []inspect.Finding) (faults []fault) {
+	known := map[[3]string]int{}
+	for _, f := range all {
+		key := [3]string{f.Check, f.Status, f.What}
+		at, is := known[key]
+		switch {
+		case !is:
+			known[key] = len(faults)
+			faults = append(faults, fault{Finding: f, Queues: []string{f.Queue}})
+		case len(faults[at].Queues) < maxFaulty:
+			faults[at].Queues = append(faults[at].Queues, f.Queue)
+		default:
+			faults[at].More++
+		}
+	}
+	slices.SortStableFunc(faults, func(a, b fault) int { return cmp.Compare(b.Status, a.Status) })
+	return faults
 }
 
 func (s *server) health(r *http.Request, c auth.Caller) (view, error) {
@@ -363,22 +385,17 @@ func (s *server) health(r *http.Request, c auth.Caller) (view, error) {
 		Next    string
 		Paged   bool // the ledger has more than one page
 		Checkup inspect.Checkup
-		Faulty  []faultyQueue
-		More    int // faulty queues that are not shown
+		Faults  []fault
+		More    int // faults that are not shown
 	}
 	after := r.URL.Query().Get("after")
 	var err error
 	if h.Checkup, err = s.console.LastCheckup(r.Context(), c); err != nil {
 		return view{}, err
 	}
-	for _, f := range h.Checkup.Findings {
-		if n := len(h.Faulty); n == 0 || h.Faulty[n-1].Queue != f.Queue {
-			h.Faulty = append(h.Faulty, faultyQueue{Queue: f.Queue})
-		}
-		h.Faulty[len(h.Faulty)-1].Count++
-	}
-	h.More = max(0, len(h.Faulty)-maxFaulty)
-	h.Faulty = h.Faulty[:len(h.Faulty)-h.More]
+	h.Faults = faultsOf(h.Checkup.Findings)
+	h.More = max(0, len(h.Faults)-maxFaults)
+	h.Faults = h.Faults[:len(h.Faults)-h.More]
 	if h.Overview, err = s.console.Overview(r.Context(), c); err == nil {
 		if h.Ledger, err = s.console.Ledger(r.Context(), c, false, after, rowsPerPage); !h.Ready {
 			err = nil // which is said

@@ -690,12 +690,12 @@ func TestThePageShowsTheLedger(t *testing.T) {
 // checked of these.
 func TestThePageShowsWhatDoctorFound(t *testing.T) {
 	at := time.Now().Add(-time.Minute)
-	found := inspect.Checkup{At: &at, Findings: []inspect.Finding{
+	found := inspect.Checkup{At: &at, Looked: map[string]bool{"stock.sync": true}, Findings: []inspect.Finding{
 		{Check: "overflow", Status: "wrong", Queue: "mail.send", Title: "no overflow", What: "it drops"},
 		{Check: "dead-lettering", Status: "wrong", Queue: "orders.capture", Title: "it dead-letters",
 			What:   "to <secret>",
 			Remedy: "Enrol it:", Commands: []string{"redrive enroll orders.capture"}}}}
-	s := webtest.Stocked(inspect.Config{Checkup: func() inspect.Checkup { return found }})
+	s := webtest.Stocked(inspect.Config{Checkup: func(string) inspect.Checkup { return found }})
 	as := func(target string, queues ...string) string {
 		c := webtest.Root
 		c.Role, c.Queues = auth.Viewer, queues
@@ -709,13 +709,33 @@ func TestThePageShowsWhatDoctorFound(t *testing.T) {
 		"to &lt;secret&gt;</bdi>.", "<code>redrive enroll orders.capture</code>", "Checked")
 	expect.Equal(t, strings.Contains(page, "it drops"), false, "it has what was found about another")
 	expect.Contains(t, as("/health"), "Health", `<a href="/queues/orders.capture">`,
-		`<a href="/queues/mail.send">`, "1 finding", "Checked")
+		`wrong</span> <bdi>it drops</bdi>: <a href="/queues/mail.send">`, "Checked")
 	page = as("/queues/orders.capture", "orders.*")
 	expect.Contains(t, page, "the page of a limited caller", "it dead-letters", "Checked")
 	expect.Equal(t, strings.Contains(page, "secret") || strings.Contains(page, "Enrol it"), false,
 		"it has what may name others")
 	expect.Equal(t, strings.Contains(as("/health", "orders.*"), "mail.send"), false,
 		"Health names a queue that is not seen")
+	for i := range 13 {
+		found.Findings = append(found.Findings, inspect.Finding{Check: "consumers", Status: "warning",
+			Queue: fmt.Sprint("orders.", i), What: "no <b>consumer"})
+	}
+	expect.Contains(t, as("/health"), "Health, once for many queues",
+		`warning</span> <bdi>no &lt;b&gt;consumer</bdi>: <a href="/queues/orders.0">`, "</a> and 8 more</li>")
+	expect.Contains(t, as("/queues/stock.sync"), "a queue without findings", "No setup problems.", "Checked")
+	found.Checking = true
+	expect.Contains(t, as("/queues/orders.capture"), "the page of an old checkup", "Enrol it:", "Checked")
+	found.Findings = nil
+	for _, target := range []string{"/queues/stock.sync", "/queues/orders.capture", "/health"} {
+		page := as(target)
+		expect.Contains(t, page, target+" while it is checked", "Being checked")
+		expect.Equal(t, strings.Contains(page, "No setup problems") || strings.Contains(page, "None."), false,
+			"%s calls it well", target)
+	}
+	found.Checking = false
+	page = as("/queues/orders.capture")
+	expect.Contains(t, page, "the page of a queue that was not looked at", "Check its setup:")
+	expect.Contains(t, as("/health"), "Health", "None.")
 	found = inspect.Checkup{}
 	expect.Contains(t, as("/queues/orders.capture"), "the page before a checkup", "Check its setup:")
 }

@@ -422,7 +422,7 @@ func traffic(now time.Time) *Told {
 func Stocked(c inspect.Config) *Shop {
 	if c.Checkup == nil {
 		at := time.Now().Add(-4 * time.Minute)
-		c.Checkup = func() inspect.Checkup {
+		c.Checkup = func(string) inspect.Checkup {
 			return inspect.Checkup{At: &at, Findings: []inspect.Finding{{Check: "at-least-once", Status: "warning",
 				Queue: "orders.capture", Title: "dead-lettering is at-least-once", What: "its dead-lettering is at-most-once",
 				Remedy: "Make it at-least-once:", Commands: []string{"redrive enroll --at-least-once orders.capture"}}}}
