@@ -39,12 +39,21 @@ const (
 	ForeignConsumers Kind = "foreign_consumers"
 	ForeignPolicies  Kind = "foreign_policies"
 	Clock            Kind = "clock"
+	Management       Kind = "management"
 )
+
+// Connections is what Joined makes of several of Intake, Parked, Publish and Delays. No Set holds it.
+const Connections Kind = "connections"
+
+// Silent begins the text of a connection that RabbitMQ does not answer.
+const Silent = "RabbitMQ does not answer"
 
 // Row describes a kind.
 type Row struct {
 	Says    string // begins the line; the queue or target follows
+	Many    string // follows how many queues have it
 	OfQueue bool   // of a queue or a lane
+	Mild    string // what to say of one that only hides something
 	// Ready reports whether it leaves the service ready. A load balancer cuts off the page of a service that is not
 	// ready, so a queue's condition, or one that others must repair, leaves it ready.
 	Ready        bool
@@ -71,20 +80,26 @@ var Kinds = map[Kind]Row{
 	Unread:      {Says: "what is kept is unknown"},
 	Ledger:      {Says: "ledger"},
 	Listener:    {Says: "events for "},
-	Unreachable: {Says: "queue ", OfQueue: true, Ready: true, Event: "queue_paused"},
-	Forward:     {Says: "forwards of queue ", OfQueue: true, Ready: true, Event: "forward_stopped"},
-	Breaker:     {Says: "breaker of queue ", OfQueue: true, Ready: true, Event: "breaker_open"},
-	NoConsumer:  {Says: "consumers of queue ", OfQueue: true, Ready: true, Event: "no_consumer"},
-	Followed: {Says: "followed queue ", OfQueue: true, Ready: true, Event: "follow_stopped",
-		After: disconnectedFor},
-	Standing:         {Says: "standing queue ", OfQueue: true, Ready: true, Event: "queue_standing"},
-	Setup:            {Says: "setup of queue ", OfQueue: true, Ready: true},
-	Long:             {Says: "long queue ", OfQueue: true, Ready: true, Event: "queue_long"},
-	Unacked:          {Says: "unacknowledged messages of queue ", OfQueue: true, Ready: true, Event: "queue_unacked"},
+	Unreachable: {Says: "queue ", Many: "queues cannot be retried to", OfQueue: true, Ready: true,
+		Event: "queue_paused"},
+	Forward: {Says: "forwards of queue ", Many: "forwards of queues fail", OfQueue: true, Ready: true,
+		Event: "forward_stopped"},
+	Breaker: {Says: "breaker of queue ", Many: "queues' breakers hold retries back", OfQueue: true, Ready: true,
+		Event: "breaker_open"},
+	NoConsumer: {Says: "consumers of queue ", Many: "queues have no consumers", OfQueue: true, Ready: true,
+		Event: "no_consumer"},
+	Followed: {Says: "followed queue ", Many: "queues are not followed", OfQueue: true, Ready: true,
+		Event: "follow_stopped", After: disconnectedFor},
+	Standing: {Says: "standing queue ", Many: "queues stand", OfQueue: true, Ready: true, Event: "queue_standing"},
+	Setup:    {Says: "setup of queue ", Many: "queues' setup parks messages", OfQueue: true, Ready: true},
+	Long:     {Says: "long queue ", Many: "queues are too long", OfQueue: true, Ready: true, Event: "queue_long"},
+	Unacked: {Says: "unacknowledged messages of queue ", Many: "queues' messages are not acknowledged", OfQueue: true,
+		Ready: true, Event: "queue_unacked"},
 	DeliveryLimit:    {Says: "delivery limit", Ready: true},
 	ForeignConsumers: {Says: "another service", Ready: true},
 	ForeignPolicies:  {Says: "policies of others", Ready: true},
 	Clock:            {Says: "clock", Ready: true},
+	Management:       {Says: "management API", Ready: true, Mild: "the management API does not answer"},
 }
 
 // Condition is something wrong now.
@@ -116,6 +131,9 @@ func (c Condition) OfQueue() bool { return Kinds[c.Kind].OfQueue }
 func (c Condition) String() string { return c.name() + ": " + c.Text }
 
 func (c *Condition) name() string {
+	if c.Kind == Connections {
+		return "connections"
+	}
 	if c.Queue != "" && c.Target != "" {
 		return Kinds[c.Kind].Says + c.Queue + " to " + c.Target
 	}
@@ -130,6 +148,82 @@ func Lines(all []Condition) []string {
 	lines := []string{}
 	for _, c := range all {
 		lines = append(lines, c.String())
+	}
+	return lines
+}
+
+// Brief returns what is wrong without the details.
+func Brief(text string) string {
+	if strings.HasPrefix(text, Silent) {
+		return Silent
+	}
+	return text
+}
+
+// Joined makes one condition of connections to RabbitMQ that are lost for the same reason. Where RabbitMQ does not
+// answer, that its management API does not either says nothing new.
+func Joined(all []Condition) (joined []Condition) {
+	lost := map[string][]Condition{}
+	for _, c := range all {
+		if slices.Contains([]Kind{Intake, Parked, Publish, Delays}, c.Kind) {
+			lost[Brief(c.Text)] = append(lost[Brief(c.Text)], c)
+		} else if c.Kind != Management {
+			joined = append(joined, c)
+		}
+	}
+	for _, some := range lost {
+		slices.SortFunc(some, compare)
+		if is := some[0]; len(some) > 1 {
+			is.Kind = Connections
+			some = []Condition{is}
+		}
+		joined = append(joined, some...)
+	}
+	if at := slices.IndexFunc(all, func(c Condition) bool { return c.Kind == Management }); at >= 0 && lost[Silent] == nil {
+		joined = append(joined, all[at])
+	}
+	return joined
+}
+
+// Mild returns what to say where all that is wrong only hides something; "": it does more.
+func Mild(all []Condition) string {
+	if len(all) != 1 {
+		return ""
+	}
+	return Kinds[all[0].Kind].Mild
+}
+
+// maxNames is how many queues Summary names.
+const maxNames = 3
+
+// Summary says in a line for each kind what is wrong.
+func Summary(all []Condition) (lines []string) {
+	var kinds []Kind
+	of := map[Kind][]Condition{}
+	for _, c := range all {
+		if of[c.Kind] == nil {
+			kinds = append(kinds, c.Kind)
+		}
+		of[c.Kind] = append(of[c.Kind], c)
+	}
+	for _, k := range kinds {
+		some := of[k]
+		switch n := len(some); {
+		case n > 1 && Kinds[k].OfQueue:
+			var names []string
+			for _, c := range some[:min(n, maxNames)] {
+				names = append(names, c.Queue)
+			}
+			line := fmt.Sprintf("%d %s: %s", n, Kinds[k].Many, strings.Join(names, ", "))
+			if n > maxNames {
+				line += fmt.Sprintf(" and %d more", n-maxNames)
+			}
+			lines = append(lines, line)
+		case strings.HasPrefix(some[0].Text, Silent):
+			lines = append(lines, Silent)
+		default:
+			lines = append(lines, Lines(some)...)
+		}
 	}
 	return lines
 }

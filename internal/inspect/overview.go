@@ -28,6 +28,7 @@ type Overview struct {
 	Well       bool                  `json:"well" doc:"Nothing is wrong, as far as the caller sees."`
 	Verdict    string                `json:"verdict" doc:"What to know first, in a line."`
 	Conditions []condition.Condition `json:"conditions" doc:"What is wrong or makes messages wait, also by queue."`
+	HeldAll    string                `json:"held_all,omitempty" doc:"Why nothing can be retried, of any queue."`
 	Notices    []string              `json:"notices,omitempty" doc:"What a person should see to; it stops nothing."`
 	Waiting    int64                 `json:"waiting"`
 	Parked     int64                 `json:"parked"`
@@ -81,6 +82,7 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 	if in.BrokerURL != nil {
 		o.Broker = in.BrokerURL()
 	}
+	o.HeldAll = condition.Brief(in.Holds(condition.Condition{Kind: condition.Publish}))
 	if in.Notices != nil {
 		o.Notices = in.Notices()
 	}
@@ -167,6 +169,8 @@ func (o *Overview) judge() {
 	switch wrong, parked := len(o.Conditions), o.PerMinute.Parked; {
 	case !o.Ready && wrong == 0:
 		o.Verdict = "not ready"
+	case o.Mild() != "":
+		o.Verdict = o.Mild()
 	case wrong == 1:
 		o.Verdict = "1 thing is wrong"
 	case wrong > 1:
@@ -184,15 +188,23 @@ func (o *Overview) judge() {
 	}
 }
 
+// Mild returns what to say of a ready service where all that is wrong only hides something; "": it does more.
+func (o Overview) Mild() string {
+	if !o.Ready {
+		return ""
+	}
+	return condition.Mild(o.Conditions)
+}
+
 // ConditionsFor returns those that hold now, without those of queues that the caller does not see.
 func (in *Inspector) ConditionsFor(by auth.Caller) []condition.Condition {
 	all := []condition.Condition{}
 	if in.Conditions != nil && by.May(auth.Viewer, "") == nil {
 		all = append(all, in.Conditions()...)
 	}
-	return condition.Listed(slices.DeleteFunc(all, func(c condition.Condition) bool {
+	return condition.Listed(condition.Joined(slices.DeleteFunc(all, func(c condition.Condition) bool {
 		return c.OfQueue() && !by.Sees(c.Queue)
-	}))
+	})))
 }
 
 // IsReady reports whether the service is ready.

@@ -338,6 +338,25 @@ func TestTheVerdict(t *testing.T) {
 	says(limited, "nothing is wrong")
 	d.Ready = func() bool { return false }
 	says(limited, "not ready")
+	d.Ready = func() bool { return true }
+	silent := condition.Condition{Kind: condition.Management, Text: "it does not answer"}
+	d.Conditions = func() []condition.Condition { return []condition.Condition{silent} }
+	says(limited, "the management API does not answer")
+	d.Conditions = func() []condition.Condition {
+		all := []condition.Condition{silent, {Kind: condition.Disk, Text: "full"}}
+		for _, k := range []condition.Kind{condition.Publish, condition.Intake, condition.Parked} {
+			all = append(all, condition.Condition{Kind: k, Text: condition.Silent + ": " + string(k), NotReady: true})
+		}
+		return all
+	}
+	d.Inspector.Holds = func(c condition.Condition) string {
+		return map[condition.Kind]string{condition.Publish: condition.Silent + ": refused"}[c.Kind]
+	}
+	says(limited, "2 things are wrong")
+	o, err := d.Overview(ctx, limited)
+	must(t, err)
+	expect.Equal(t, fmt.Sprint(condition.Lines(o.Conditions), o.HeldAll),
+		"[connections: RabbitMQ does not answer: intake disk: full]RabbitMQ does not answer", "what is wrong")
 }
 
 // happened is what happened in the last minute to the queue orders.

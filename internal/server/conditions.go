@@ -296,11 +296,11 @@ func (s *vhost) parts() func() []inspect.Part {
 			}
 			return inspect.Part{Name: name, Text: well, Well: true}
 		}
-		api := inspect.Part{Name: "Management API", Text: "answers", Well: true}
-		if last := s.queueWatch.last.Load(); s.manage == nil {
-			api.Text = "not in the config (broker.management): what only it knows is not shown"
-		} else if last == nil || time.Since(last.at) > maxUnseen {
-			api.Text, api.Well = "does not answer, or has not yet", false
+		api := "answers"
+		if s.manage == nil {
+			api = "not in the config (broker.management): what only it knows is not shown"
+		} else if s.queueWatch.last.Load() == nil {
+			api = "has not answered yet"
 		}
 		notices := inspect.Part{Name: "Notifications", Text: "none: the config has no route (notify)", Well: true}
 		if n := s.notify.Routes(); n > 0 {
@@ -310,7 +310,7 @@ func (s *vhost) parts() func() []inspect.Part {
 			of("Retries", "can be published", condition.Publish, condition.Delays),
 			of("Store", free(), condition.Unread, condition.Disk, condition.Redis, condition.Store,
 				condition.ParkedStore),
-			of("Ledger", "adds up", condition.Ledger), api, notices}
+			of("Ledger", "adds up", condition.Ledger), of("Management API", api, condition.Management), notices}
 	}
 }
 

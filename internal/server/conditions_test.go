@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"pgregory.net/rapid"
 
+	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/mask"
@@ -164,6 +166,20 @@ func TestAJumpOfTheClockIsReported(t *testing.T) {
 		}
 		stop()
 	})
+}
+
+// That RabbitMQ does not answer is told from its refusals.
+func TestAConnectionSaysWhetherRabbitMQAnswers(t *testing.T) {
+	s := opened(t, testConfig(t)).vhosts[0]
+	to := s.connection(condition.Publish, "")
+	for want, err := range map[string]error{
+		"RabbitMQ does not answer: to x: dial tcp: refused": fmt.Errorf("to x: %w",
+			&net.OpError{Op: "dial", Net: "tcp", Err: errors.New("refused")}),
+		"wrong password": errors.New("wrong password"),
+	} {
+		to.Observe(broker.State{Err: err})
+		expect.Equal(t, s.conditions.Text(condition.Condition{Kind: condition.Publish}), want, "the condition")
+	}
 }
 
 // One log line says what is wrong, not one per attempt.

@@ -164,7 +164,7 @@ func TestAServiceBeforeAnyConnection(t *testing.T) {
 	}
 	st, err := s.vhosts[0].inspect.Overview(t.Context(), auth.Caller{Name: "ann", Role: auth.Viewer})
 	must(t, err)
-	if len(st.Conditions) != 3 || len(st.Queues) != 0 || strings.Contains(st.Broker, "s3cret") || !strings.Contains(st.Broker, "127.0.0.1:1") {
+	if fmt.Sprint(condition.Lines(st.Conditions)) != "[connections: connecting]" || len(st.Queues) != 0 || strings.Contains(st.Broker, "s3cret") || !strings.Contains(st.Broker, "127.0.0.1:1") {
 		t.Errorf("the status is %+v", st)
 	}
 }
@@ -527,6 +527,10 @@ func TestHealthSaysHowEachPartIs(t *testing.T) {
 		}
 	}
 	s.manage = &management.Client{}
+	if got := says(); !strings.Contains(got, "Management API (true): has not answered yet\n") {
+		t.Error(got)
+	}
+	h.Put(condition.Condition{Kind: condition.Management, Text: "does not answer"})
 	h.Put(condition.Condition{Kind: condition.Parked, Text: "not connected"})
 	h.Put(condition.Condition{Kind: condition.Disk, Text: "full"})
 	for _, want := range []string{"Intake (false): not connected\n", "Store (false): full\n", "Management API (false): does not answer"} {
@@ -535,6 +539,7 @@ func TestHealthSaysHowEachPartIs(t *testing.T) {
 		}
 	}
 	s.queueWatch.last.Store(&lastLook{at: time.Now()})
+	h.Put(condition.Condition{Kind: condition.Management})
 	if got := says(); !strings.Contains(got, "Management API (true): answers\n") {
 		t.Error(got)
 	}

@@ -294,6 +294,8 @@ func (s *vhost) connection(part condition.Kind, name string) broker.Config {
 	to.Observe = func(st broker.State) {
 		c := condition.Condition{Kind: part}
 		switch {
+		case errors.As(st.Err, new(net.Error)):
+			c.Text = condition.Silent + ": " + st.Err.Error()
 		case st.Err != nil:
 			c.Text = st.Err.Error()
 		case !st.Connected:

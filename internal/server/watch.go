@@ -35,6 +35,7 @@ type queueWatch struct {
 
 	queues map[string]*seenQueue
 	looked time.Time // when RabbitMQ last listed its queues
+	silent time.Time // since when it has not; zero: it did
 	last   atomic.Pointer[lastLook]
 }
 
@@ -83,6 +84,8 @@ const (
 	longAfter = 15 * time.Minute
 	// maxUnseen is how long the list may be missing: consumers may have come and gone in a longer time.
 	maxUnseen = 5 * time.Minute
+	// silentFor is how long the management API may be silent: longer than RabbitMQ takes to start again.
+	silentFor = 2 * time.Minute
 	// watchPrefix + the kind and a queue's name is the entry of a condition, so that a restart neither ends nor
 	// repeats it.
 	watchPrefix = "watch/"
@@ -118,7 +121,11 @@ func (w *queueWatch) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		w.look(ctx)
-		sleep(ctx, max(watchEvery, 10*time.Since(began)))
+		pause := 10 * time.Since(began)
+		if !w.silent.IsZero() {
+			pause = 0
+		}
+		sleep(ctx, max(watchEvery, pause))
 	}
 }
 
@@ -152,15 +159,24 @@ func (w *queueWatch) load(ctx context.Context) {
 	}
 }
 
-// look asks RabbitMQ once. Without an answer all stays as it is.
+// look asks RabbitMQ once. Without an answer all stays as it is, and the management API's silence is reported.
 func (w *queueWatch) look(ctx context.Context) {
+	if w.silent.IsZero() {
+		w.silent = time.Now()
+	}
 	ctx, cancel := context.WithTimeout(ctx, listWait)
 	defer cancel()
 	all, err := w.list(ctx)
+	now, api := time.Now(), condition.Condition{Kind: condition.Management}
 	if err != nil {
+		if now.Sub(w.silent) >= silentFor {
+			api.Since, api.Text = w.silent, "it does not answer, so what only it knows is not shown"
+			w.conditions.Put(api)
+		}
 		return
 	}
-	now := time.Now()
+	w.silent = time.Time{}
+	w.conditions.Put(api)
 	unseen := now.Sub(w.looked) > maxUnseen
 	before, rules := w.queues, *w.configured.Load()
 	w.looked, w.queues = now, make(map[string]*seenQueue, len(all))

@@ -984,7 +984,11 @@ func (q *queue) advance(now time.Time) {
 		}
 	case !q.throttle.leads:
 	case q.state == Open && !now.Before(q.until):
-		q.change(HalfOpen, now, fmt.Sprintf("the wait is over: up to %d probes go", b.Probes), "")
+		probes := "one probe is sent"
+		if b.Probes > 1 {
+			probes = fmt.Sprintf("up to %d probes are sent", b.Probes)
+		}
+		q.change(HalfOpen, now, probes, "")
 	case q.state == HalfOpen && q.nextSeq > q.firstCounted && q.finishedByTime >= q.nextSeq && q.reserved == 0:
 		q.change(Ramp, now, fmt.Sprintf("no probe failed again within %s", q.rules.settle()), "")
 	case q.state == Ramp && now.Sub(q.since) >= b.Ramp:

@@ -88,6 +88,7 @@ func TestABreakerOpensProbesRampsAndCloses(t *testing.T) {
 	}
 	b.after(10 * time.Second)
 	b.is(throttle.HalfOpen)
+	expect.Equal(t, b.after(0).Reason, "up to 3 probes are sent", "why")
 	probes := b.goes(10)
 	if len(probes) != 3 || len(b.goes(10)) != 0 {
 		t.Fatalf("%d probes", len(probes))

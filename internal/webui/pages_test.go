@@ -843,7 +843,7 @@ type parts struct{ listing }
 
 func (parts) Overview(context.Context, auth.Caller) (inspect.Overview, error) {
 	return inspect.Overview{Parts: []inspect.Part{{Name: "Store", Text: "full <b>"}, {Name: "Ledger", Text: "adds up", Well: true}},
-		Ready: true, Verdict: "1 thing is wrong", Conditions: []condition.Condition{{Kind: condition.Store, Text: "full"}}}, nil
+		HeldAll: "RabbitMQ <i>", Ready: true, Verdict: "1 thing is wrong", Conditions: []condition.Condition{{Kind: condition.Store, Text: "full"}}}, nil
 }
 
 func (parts) Ledger(context.Context, auth.Caller, bool, string, int) (inspect.Ledger, error) {
@@ -853,10 +853,53 @@ func (parts) Ledger(context.Context, auth.Caller, bool, string, int) (inspect.Le
 func TestHealthShowsEachPart(t *testing.T) {
 	page := shown(parts{list()}, "/health")
 	for _, want := range []string{`<dt>Store</dt><dd><span class="state stopped">wrong</span> <bdi>full &lt;b&gt;</bdi>`, `<dt>Ledger</dt><dd><bdi>adds up</bdi>`,
-		`<b>Ready.</b> But 1 thing is wrong:</h2><ul><li>`} {
+		`<b>Ready.</b> But 1 thing is wrong:</h2><ul><li>`, `<p>All: <bdi>RabbitMQ &lt;i&gt;</bdi>.</p>`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page of health does not have %s", want)
 		}
+	}
+	expect.Equal(t, strings.Contains(page, "retries work"), false, "it says that retries work")
+}
+
+// The pages count that the management API does not answer, as a warning.
+func TestThePagesWarnOfASilentManagementAPI(t *testing.T) {
+	l := list()
+	l.holds = []condition.Condition{{Kind: condition.Management, Text: "it does not answer"}}
+	for _, target := range []string{"/", "/health"} {
+		page := shown(l, target)
+		expect.Contains(t, page, target, `<p class="wrong warn"><b>Ready.</b> But the management API does not answer.`)
+		expect.Equal(t, strings.Contains(page, "wrong bad") || strings.Contains(page, "othing is wrong"), false,
+			"%s has another verdict", target)
+	}
+}
+
+// The banner has a line for each kind of problem, without what the page says anyway.
+func TestTheBannerSaysOnceWhatIsWrong(t *testing.T) {
+	var holds []condition.Condition
+	h := webui.Handler(webtest.Stocked(inspect.Config{}), webui.Options{
+		Caller:     func(*http.Request) auth.Caller { return webtest.Root },
+		Conditions: func(auth.Caller) []condition.Condition { return holds }})
+	for _, c := range []struct{ target, queues, more, want string }{
+		{"/queues", "mail.send <b>", "", "2 queues' breakers hold retries back: mail.send, <b>"},
+		{"/queues", "a b c d e", "", "5 queues' breakers hold retries back: a, b, c and 2 more"},
+		{"/queues", "a", "", "breaker of queue a: open"},
+		{"/queues/mail.send", "mail.send a", "", "breaker of queue a: open"},
+		{"/queues/mail.send", "mail.send", "", ""},
+		{"/messages", "a b", condition.Silent + ": refused",
+			"2 queues' breakers hold retries back: a, b; RabbitMQ does not answer"},
+		{"/messages", "", "a; lost", "connections: a; lost"},
+	} {
+		holds = nil
+		for _, q := range strings.Fields(c.queues) {
+			holds = append(holds, condition.Condition{Kind: condition.Breaker, Queue: q, Text: "open"})
+		}
+		if c.more != "" {
+			holds = append(holds, condition.Condition{Kind: condition.Connections, Text: c.more})
+		}
+		_, got, _ := strings.Cut(get(h, c.target).Body.String(), "<b>Wrong now:</b>")
+		got, _, _ = strings.Cut(got, "<a href")
+		got = html.UnescapeString(strings.NewReplacer("<bdi>", "", "</bdi>", "").Replace(got))
+		expect.Equal(t, strings.TrimSpace(got), c.want, "the banner of %s with %s", c.target, c.queues)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +35,7 @@ type view struct {
 	title    string
 	nav      string // which page of the navigation it belongs to
 	command  string // what shows or does the same on the command line
+	queue    string // whose conditions the page itself shows
 	status   int    // 0: 200
 	data     any
 	to       string // go there instead
@@ -46,6 +48,8 @@ type frame struct {
 	SignOut             string // where the caller signs out, if not here
 	ReadOnly            bool
 	Conditions          []condition.Condition
+	Wrong               []string // what of them the page itself does not show, a line for each kind
+	Mild                bool     // they only hide something
 	Version             string
 	VHosts              []VHost // where there are several
 	Now                 time.Time
@@ -151,6 +155,10 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v
 		SignOut:    s.Guard.SignOutAt(c),
 		Conditions: s.Conditions(c), Version: s.Version,
 		Now: time.Now(), URL: r.URL.RequestURI(), Did: did(r.URL.Query()), Data: v.data}
+	f.Mild = condition.Mild(f.Conditions) != ""
+	f.Wrong = condition.Summary(slices.DeleteFunc(slices.Clone(f.Conditions), func(c condition.Condition) bool {
+		return v.queue != "" && c.Queue == v.queue
+	}))
 	if c.Role == auth.NoRole {
 		f.Version = ""
 	} else if all := s.VHosts(); len(all) > 1 {
