@@ -99,7 +99,11 @@ func (s *server) queues(r *http.Request, c auth.Caller) (view, error) {
 		Silent   bool // RabbitMQ does not answer
 		Next     string
 		Sort     sorting
+
+		Adoptable  []operations.DeadLetterQueue
+		Unenrolled int
 	}{Queues: queues, AtBroker: inspect.BrokerColumns}
+	d.Adoptable, d.Unenrolled = s.adoptable(r, c)
 	d.Counts = slices.Concat(inspect.QueueCounts, []inspect.Column[inspect.Queue]{
 		{Head: "Failed/min", Field: "Failed", Help: "In the last minute"},
 		{Head: "Retried/min", Field: "Retried", Help: "In the last minute"},
@@ -443,6 +447,32 @@ const maxAdoptable, adoptableWait = 20, 500 * time.Millisecond
 // maxFailing is how many queues the overview shows, and maxUnderWay how many operations.
 const maxFailing, maxUnderWay = 8, 5
 
+// adoptable returns the dead-letter queues to offer, and how many other queues are not enrolled.
+func (s *server) adoptable(r *http.Request, c auth.Caller) (offered []operations.DeadLetterQueue, unenrolled int) {
+	// Where RabbitMQ does not list its queues in time, the rest is shown.
+	ctx, cancel := context.WithTimeout(r.Context(), adoptableWait)
+	defer cancel()
+	all, _ := s.console.DeadLetterQueues(ctx, c)
+	dead := map[string]bool{}
+	for _, q := range all {
+		dead[q.Queue] = true
+		if q.Ready > 0 || q.Follow != nil {
+			offered = append(offered, q)
+		}
+	}
+	slices.SortStableFunc(offered, func(a, b operations.DeadLetterQueue) int { return cmp.Compare(b.Ready, a.Ready) })
+	checkup, _ := s.console.LastCheckup(ctx, c)
+	if checkup.Checking {
+		checkup.Looked = nil
+	}
+	for name, enrolled := range checkup.Looked {
+		if !enrolled && !dead[name] {
+			unenrolled++
+		}
+	}
+	return offered[:min(len(offered), maxAdoptable)], unenrolled
+}
+
 func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 	o, err := s.console.Overview(r.Context(), c)
 	if err != nil {
@@ -454,18 +484,7 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 	}
 	d.UnderWay = slices.DeleteFunc(d.UnderWay, func(o operations.Operation) bool { return o.Ended != nil })
 	d.UnderWay = d.UnderWay[:min(len(d.UnderWay), maxUnderWay)]
-	// Where RabbitMQ does not list its queues in time, the rest is shown.
-	ctx, cancel := context.WithTimeout(r.Context(), adoptableWait)
-	defer cancel()
-	d.Adoptable, _ = s.console.DeadLetterQueues(ctx, c)
-	d.Adoptable = slices.DeleteFunc(d.Adoptable, func(q operations.DeadLetterQueue) bool {
-		return q.Ready == 0 && q.Follow == nil
-	})
-	slices.SortStableFunc(d.Adoptable, func(a, b operations.DeadLetterQueue) int {
-		return cmp.Compare(b.Ready,
-			a.Ready)
-	})
-	d.Adoptable = d.Adoptable[:min(len(d.Adoptable), maxAdoptable)]
+	d.Adoptable, _ = s.adoptable(r, c)
 	var most int64
 	for _, sl := range o.Calendar {
 		most = max(most, sl.Count)

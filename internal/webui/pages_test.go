@@ -723,6 +723,15 @@ func TestThePageShowsWhatDoctorFound(t *testing.T) {
 	expect.Contains(t, as("/health"), "Health, once for many queues",
 		`warning</span> <bdi>no &lt;b&gt;consumer</bdi>: <a href="/queues/orders.0">`, "</a> and 8 more</li>")
 	expect.Contains(t, as("/queues/stock.sync"), "a queue without findings", "No setup problems.", "Checked")
+	found.Looked = map[string]bool{"stock.sync": true, "a": false, "b": false, "orders.x": false, "orders.dlq": false}
+	all := func(queues ...string) string {
+		c := webtest.Root
+		c.Queues = queues
+		return get(webui.Handler(s, webui.Options{Caller: func(*http.Request) auth.Caller { return c }}),
+			"/queues").Body.String()
+	}
+	expect.Contains(t, all(), "the list of queues", "3 queues are not enrolled", `id="adopt"`)
+	expect.Contains(t, all("orders.*"), "the list for a caller of some queues", "1 queue is not enrolled")
 	found.Checking = true
 	expect.Contains(t, as("/queues/orders.capture"), "the page of an old checkup", "Enrol it:", "Checked")
 	found.Findings = nil
@@ -908,6 +917,8 @@ func TestTheOverviewSaysThatNothingWaits(t *testing.T) {
 	shop := webtest.New(memstore.New(), nil, inspect.Config{})
 	if page := shown(shop, "/"); !strings.Contains(page, "Nothing waits, so nothing is due.") {
 		t.Error("the overview of an empty shop does not say that nothing waits")
+	} else if !strings.Contains(shown(shop, "/queues"), "Followed: what comes is retried") {
+		t.Error("the list of queues has no other dead-letter queues")
 	} else if _, after, _ := strings.Cut(page, `id="failing-title"`); !strings.Contains(after, "Followed: what comes is retried") {
 		t.Error("other dead-letter queues are not at the end, with what is done to them")
 	}
