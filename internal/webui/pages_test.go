@@ -882,6 +882,28 @@ func TestThePagesWarnOfASilentManagementAPI(t *testing.T) {
 	}
 }
 
+// A queue without consumers stands out on its own page as in the list.
+func TestAQueuesPageMarksThatItHasNoConsumers(t *testing.T) {
+	expect.Contains(t, shown(webtest.Stocked(inspect.Config{}), "/queues/search.index"), "the page",
+		`<dt>Consumers</dt><dd><span class="state stopped">none</span></dd>`)
+}
+
+type endless struct{ listing }
+
+func (endless) Policies(ctx context.Context, _ auth.Caller) ([]inspect.PolicyInForce, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// A page that is being read stays in its place of the navigation.
+func TestALoadingPageKeepsItsTab(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		page := shown(endless{list()}, "/policies?outage=x")
+		expect.Contains(t, page, "the page", `id="loading"`, `<a href="/policies" aria-current="page">`)
+		expect.Equal(t, strings.Contains(page, "messages are searched"), false, "it speaks of messages")
+	})
+}
+
 // The banner has a line for each kind of problem, without what the page says anyway.
 func TestTheBannerSaysOnceWhatIsWrong(t *testing.T) {
 	var holds []condition.Condition

@@ -120,7 +120,8 @@ func (s *server) page(h handler) http.Handler {
 		case err != nil && r.Context().Err() != nil:
 			return // they have gone
 		case err != nil && ctx.Err() != nil && first:
-			v = view{template: "loading", title: "Reading", data: withParam(r.URL, "wait", "1")}
+			v = view{template: "loading", title: "Reading", nav: "/" + strings.Split(r.URL.Path, "/")[1],
+				data: withParam(r.URL, "wait", "1")}
 		case err != nil:
 			v = errorView(err)
 		}
