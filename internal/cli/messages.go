@@ -242,7 +242,13 @@ func facts(w io.Writer, m inspect.Detail, now time.Time) {
 		}
 		return timeText(t) + " (" + ago(t, now) + ")"
 	}
-	state, replays := m.State, ""
+	state, failures, replays, size := m.State, "", "", ""
+	if m.Attempt > 0 {
+		failures = count(m.Attempt)
+	}
+	if m.Size != nil {
+		size = count(*m.Size) + " bytes"
+	}
 	if m.State == inspect.Retried {
 		state += "; not seen again since"
 	}
@@ -252,12 +258,12 @@ func facts(w io.Writer, m inspect.Detail, now time.Time) {
 	all := [][2]string{
 		{"ID", m.ID}, {"Key", m.Key}, {"Queue", m.Queue}, {"State", state}, {"Due", until(m.Due)},
 		{"Parked", until(m.ParkedAt)}, {"Parked for", m.ParkedFor}, {"Retried", until(m.RetriedAt)},
-		{"Restorable until", until(m.Restorable)}, {"Failures", count(m.Attempt)}, {"Replays", replays},
+		{"Restorable until", until(m.Restorable)}, {"Failures", failures}, {"Replays", replays},
 		{"Reason", m.Reason}, {"Error", m.Error}, {"Policy", m.Policy}, {"Rule", m.Rule}, {"Notify", m.Notify},
 		{"Adopted from", m.AdoptedFrom}, {"Group", m.Group}, {"First failed", until(&m.FirstFailed)},
 		{"Failed", until(&m.Failed)}, {"Exchange", m.Exchange}, {"Routing key", m.RoutingKey},
 		{"Goes to", m.SendsTo}, {"Made from", m.MadeFrom}, {"Made into", m.MadeInto},
-		{"Size", count(m.Size) + " bytes"},
+		{"Size", size}, {"Body", m.Away},
 	}
 	for _, x := range m.HeldBy {
 		why := x.Why

@@ -57,11 +57,11 @@ func CSV[T any]() (names []string, row func(T) []string) {
 		row, whole := make([]string, len(at)), reflect.ValueOf(v)
 		for i, index := range at {
 			x := whole.FieldByIndex(index).Interface()
-			if t, ok := x.(*time.Time); ok {
-				if t == nil {
+			if v := reflect.ValueOf(x); v.Kind() == reflect.Pointer {
+				if v.IsNil() {
 					continue
 				}
-				x = *t
+				x = v.Elem().Interface()
 			}
 			if t, ok := x.(time.Time); ok {
 				x = t.UTC().Format(time.RFC3339)
@@ -90,7 +90,7 @@ func isCell(t reflect.Type) bool {
 	case reflect.String, reflect.Bool, reflect.Int, reflect.Int64, reflect.Float64:
 		return true
 	}
-	return t == reflect.TypeFor[time.Time]() || t == reflect.TypeFor[*time.Time]()
+	return t == reflect.TypeFor[time.Time]() || t == reflect.TypeFor[*time.Time]() || t == reflect.TypeFor[*int]()
 }
 
 // innerFormula finds a formula behind what separates cells for spreadsheets of other

@@ -49,7 +49,7 @@ type Message struct {
 	Key         string     `json:"key,omitempty" csv:"-" doc:"Names this copy: two can share an id. Absent: retried."`
 	Queue       string     `json:"queue"`
 	State       string     `json:"state" enum:"waiting,retried,parked,discarded"`
-	Attempt     int        `json:"attempt" doc:"Failures so far."`
+	Attempt     int        `json:"attempt" doc:"Failures so far; a replay starts again at 0."`
 	Replays     int        `json:"replays,omitempty" csv:"-" doc:"How often people replayed it."`
 	Due         *time.Time `json:"due,omitempty" doc:"Of a waiting one: when it is retried at the earliest."`
 	Paused      bool       `json:"paused,omitempty" csv:"-" doc:"The retries of its queue are paused."`
@@ -70,7 +70,7 @@ type Message struct {
 	RoutingKey  string     `json:"routing_key" doc:"As first published."`
 	Type        string     `json:"type,omitempty" doc:"The type property."`
 	ContentType string     `json:"content_type,omitempty"`
-	Size        int        `json:"size" doc:"Of the body, in bytes."`
+	Size        *int       `json:"size,omitempty" doc:"Of the body, in bytes; absent when it was retried."`
 	Notes       []string   `json:"notes,omitempty" doc:"What was odd about it."`
 	SendsTo     string     `json:"sends_to,omitempty" csv:"-" doc:"Where it is forwarded to, instead of being retried."`
 	MadeFrom    string     `json:"made_from,omitempty" csv:"-" doc:"The message that it is an edit or a copy of."`
@@ -79,9 +79,17 @@ type Message struct {
 	Columns map[string]string `json:"columns,omitempty" csv:"-" doc:"The columns that were asked for, as texts."`
 }
 
+// Failures is how often it failed so far. Nil: it failed, but a replay started its count again.
+func (m Message) Failures() any {
+	if m.Attempt == 0 {
+		return nil
+	}
+	return m.Attempt
+}
+
 // MessageColumns show messages on the command line.
 var MessageColumns = []Column[Message]{
-	{Field: "ID"}, {Field: "Queue"}, {Field: "State"}, {Field: "Attempt", Narrow: 2},
+	{Field: "ID"}, {Field: "Queue"}, {Field: "State"}, {Field: "Attempt", Narrow: 2, Value: Message.Failures},
 	{Head: "Due", Narrow: 1, Value: func(m Message) any {
 		if m.Paused {
 			return "paused"
@@ -118,6 +126,7 @@ func ChosenColumns(chosen []query.Column) (all []Column[Message]) {
 type Detail struct {
 	Message
 	GroupNotes []string       `json:"group_notes,omitempty" doc:"On its group, and those it was replayed from."`
+	Away       string         `json:"away,omitempty" doc:"Of a retried one: where its body and headers are."`
 	HeldBy     []Hold         `json:"held_by,omitempty" doc:"What keeps a waiting one back, even once it is due."`
 	Timeline   []Step         `json:"timeline" doc:"Each failure and what came of it, oldest first."`
 	Properties []Property     `json:"properties" doc:"AMQP's own, as first published."`
@@ -180,13 +189,14 @@ func (in *Inspector) Shown(by auth.Caller, l store.Listed) Message {
 
 func (in *Inspector) shown(by auth.Caller, l store.Listed, group errorgroup.ID) Message {
 	r, _ := in.maskedTexts(by, l.Record)
+	size := l.BodySize
 	m := Message{ID: r.ID.String(), Key: string(l.Key), Queue: r.Queue, State: StateName(r.State), Attempt: r.Failures,
 		Replays: r.Replays, Reason: r.Reason, Error: r.Error,
 		Group: group.String(), Policy: r.Policy, Rule: r.Rule, Notify: r.Notify.String(),
 		FirstFailed: r.FirstFailed, Failed: r.FailedAt,
 		Exchange: r.Message.Exchange, RoutingKey: r.Message.RoutingKey, Type: r.Message.Type,
 		ContentType: r.Message.ContentType,
-		Size:        l.BodySize, Notes: r.Notes, AdoptedFrom: r.AdoptedFrom}
+		Size:        &size, Notes: r.Notes, AdoptedFrom: r.AdoptedFrom}
 	due := r.Due
 	switch r.State {
 	case store.Parked:
@@ -194,7 +204,7 @@ func (in *Inspector) shown(by auth.Caller, l store.Listed, group errorgroup.ID) 
 	case store.Discarded:
 		m.Restorable, m.ParkedFor = &due, r.ParkedFor
 	case query.Retried:
-		m.State, m.RetriedAt, m.FirstFailed = Retried, &due, r.FailedAt
+		m.State, m.RetriedAt, m.FirstFailed, m.Size = Retried, &due, r.FailedAt, nil
 	default:
 		m.Due = &due
 	}
@@ -263,11 +273,26 @@ func (in *Inspector) detail(ctx context.Context, by auth.Caller, l store.Listed)
 			return Detail{}, err
 		}
 	}
-	if r.State != query.Retried {
-		d.Properties, d.Headers = properties(&r.Message), headersOf(r)
-		d.Body = in.decodedFor(ctx, by, &l)()
+	if r.State == query.Retried {
+		d.Away = in.away(ctx, r.Queue, d.Timeline)
+		return d, nil
 	}
+	d.Properties, d.Headers = properties(&r.Message), headersOf(r)
+	d.Body = in.decodedFor(ctx, by, &l)()
 	return d, nil
+}
+
+// away says where the body and the headers are of a message that is not kept any more.
+func (in *Inspector) away(ctx context.Context, queue string, steps []Step) string {
+	const gone = "Its body and headers are not kept"
+	q := in.LatelyAtBroker(ctx, []string{queue})[queue]
+	switch {
+	case len(steps) == 0 || steps[len(steps)-1].Ending != endings[store.EndedRetried]:
+		return gone
+	case q.Exists && q.Consumers == 0 && q.Ready > 0:
+		return gone + ": it lies in " + queue + ", which nothing consumes"
+	}
+	return gone + ": it is in RabbitMQ, or consumed"
 }
 
 // groupNotes returns people's notes on the group of a record, and on those in which people replayed its message.

@@ -124,7 +124,7 @@ func (s *search) fill(m Message, l *store.Listed, decoded func() *decode.Result)
 	shown.Record = s.masked(s.by, l.Record)
 	group := func(*store.Record) errorgroup.ID { return s.groupOf(l.Record) }
 	for _, c := range s.columns {
-		if c.NeedsBody() == (decoded != nil) {
+		if c.NeedsBody() == (decoded != nil) && (m.Size != nil || c.Name != "size") {
 			m.Columns[c.Name] = c.Of(&shown, group, decoded)
 		}
 	}

@@ -130,7 +130,14 @@ func plural(n any, one, many string) string {
 	return count(n) + " " + many
 }
 
-func size(n int) string {
+// size is a number of bytes, or "–" for one that is not known.
+func size(v any) string {
+	n, _ := v.(int)
+	if p, ok := v.(*int); ok && p == nil {
+		return "–"
+	} else if ok {
+		n = *p
+	}
 	switch {
 	case n < 1<<10:
 		return strconv.Itoa(n) + " B"

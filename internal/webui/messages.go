@@ -140,7 +140,7 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 var messageColumns = []inspect.Column[inspect.Message]{
 	{Field: "State"}, {Head: "What went wrong", Field: "Error", Value: func(m inspect.Message) any {
 		return cmp.Or(m.Error, m.Reason)
-	}}, {Field: "Queue"}, {Head: "Fails", Field: "Attempt"}, {Field: "Failed"},
+	}}, {Field: "Queue"}, {Head: "Fails", Field: "Attempt", Value: inspect.Message.Failures}, {Field: "Failed"},
 	{Field: "Size"}, next: {Field: "Next", Value: func(m inspect.Message) any { return ends(m) }},
 }
 

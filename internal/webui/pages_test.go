@@ -1330,6 +1330,39 @@ func TestAMessageRepeatsNoError(t *testing.T) {
 	expect.Contains(t, page, "the page", "waited <b>10s</b>")
 }
 
+// A message that was retried is not shown as an empty one that never failed.
+func TestARetriedMessageSaysWhereItIs(t *testing.T) {
+	for _, is := range []struct {
+		at          inspect.AtBroker
+		failures    int
+		away, shown string
+	}{
+		{inspect.AtBroker{Exists: true, Ready: 1}, 0, ": it lies in orders&lt;, which nothing consumes", "–"},
+		{inspect.AtBroker{Exists: true, Ready: 1, Consumers: 1}, 3, ": it is in RabbitMQ, or consumed", "3"},
+		{inspect.AtBroker{Exists: true}, 3, ": it is in RabbitMQ, or consumed", "3"},
+	} {
+		shop := webtest.New(memstore.New(), &webtest.Told{Others: is.at}, inspect.Config{})
+		r := inspecttest.Record("orders<", store.Waiting, "x")
+		r.Failures = is.failures
+		inspecttest.Add(t, shop.Store, r)
+		inspecttest.RetryDue(t, shop.Store, r.Queue, time.Now().Add(24*time.Hour))
+		h := scene{shop: shop, caller: inspecttest.Caller(auth.Viewer)}.handler()
+		page := get(h, "/messages/"+r.ID.String()).Body.String()
+		for _, want := range []string{`<p class="empty"><bdi>Its body and headers are not kept` + is.away + "</bdi>.</p>",
+			"<dt>Failures</dt><dd>" + is.shown + "</dd>", `Body and headers <span class="dim">–</span>`} {
+			expect.Contains(t, page, "the page", want)
+		}
+		if strings.Contains(page, "no headers") {
+			t.Error("the page says that it had no headers")
+		}
+		list := get(h, "/messages?q=state:retried").Body.String()
+		for _, want := range []string{`data-label="Fails">` + is.shown + "</td>", `data-label="Size">–</td>`} {
+			expect.Contains(t, list, "the list", want)
+		}
+		expect.Contains(t, get(h, "/messages?q=state:retried&columns=error,size").Body.String(), "the list", `data-label="size"><bdi></bdi></td>`)
+	}
+}
+
 // The page of a waiting message says what holds it back, and how late its retries were.
 func TestAMessageSaysWhatHoldsItBack(t *testing.T) {
 	now := time.Now()

@@ -126,7 +126,7 @@ func TestAFailedMessageIsRetriedAndParkedAtTheEnd(t *testing.T) {
 				}
 				p := s.WaitParked(t, 1)[0]
 				if p.ID != id || p.Attempt != 3 || p.Queue != "orders" || p.Exchange != "shop" ||
-					p.RoutingKey != "order.eu" || p.Size != 4 {
+					p.RoutingKey != "order.eu" || *p.Size != 4 {
 					t.Errorf("parked as %+v", p)
 				}
 				c.Nothing()
