@@ -249,6 +249,9 @@ func facts(w io.Writer, m inspect.Detail, now time.Time) {
 	if m.Size != nil {
 		size = count(*m.Size) + " bytes"
 	}
+	if m.Held != "" {
+		state += "; held back: " + m.Held
+	}
 	if m.State == inspect.Retried {
 		state += "; not seen again since"
 	}

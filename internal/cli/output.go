@@ -163,6 +163,9 @@ func valueText(v any, now time.Time) string {
 	case *time.Time:
 		return ago(v, now)
 	case inspect.Ahead:
+		if v.Held != "" && v.Time != nil && !v.After(now) {
+			return v.Held
+		}
 		return untilText(v.Time, now)
 	case []int64:
 		return spark(v)

@@ -349,8 +349,14 @@ func TestDueTimesAreForPeople(t *testing.T) {
 	} {
 		due := now.Add(late)
 		out := text(func(w io.Writer) {
-			rows(w, inspect.MessageColumns, []inspect.Message{{ID: "x", State: "waiting", Due: &due}}, now)
+			rows(w, inspect.MessageColumns, []inspect.Message{{ID: "x", State: "waiting", Due: &due},
+				{ID: "y", State: "waiting", Due: &due, Held: "breaker open"}}, now)
 		})
+		if late <= 0 {
+			expect.Contains(t, out, "a message that is held back", "  breaker open  ")
+		} else {
+			expect.Equal(t, strings.Count(out, "  "+want+"  "), 2, "a message that is not due yet")
+		}
 		if !strings.Contains(out, "  "+want+"  ") {
 			t.Errorf("due in %s: %q is not in\n%s", late, want, out)
 		}
@@ -517,7 +523,7 @@ func TestAStackTraceKeepsItsLines(t *testing.T) {
 func TestAMessageSaysWhatHoldsItBack(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	shown := text(func(w io.Writer) {
-		detail(w, inspect.Detail{HeldBy: []inspect.Hold{{Why: "breaker open", Since: &at, Until: &at}, {Why: "paused by ana"}}, GroupNotes: []string{"call Ann"},
+		detail(w, inspect.Detail{Message: inspect.Message{State: "waiting", Held: "breaker open"}, HeldBy: []inspect.Hold{{Why: "breaker open", Since: &at, Until: &at}, {Why: "paused by ana"}}, GroupNotes: []string{"call Ann"},
 			Timeline: []inspect.Step{{Ended: &at, Ending: "retried", Late: "2h", LateBy: []inspect.Hold{{Why: "paused by bo", Since: &at}}}}}, at)
 	})
 	retried := text(func(w io.Writer) {
@@ -526,7 +532,7 @@ func TestAMessageSaysWhatHoldsItBack(t *testing.T) {
 	if !strings.Contains(retried, "Body          is away\n") || strings.Contains(retried, "Size") || strings.Contains(retried, "Failures") {
 		t.Error(retried)
 	}
-	for _, want := range []string{"Note on its error  call Ann", "Held back by       breaker open (since ", "paused by ana", ", tries again ", ", 2h after it was due; paused by bo (since "} {
+	for _, want := range []string{"State              waiting; held back: breaker open", "Note on its error  call Ann", "Held back by       breaker open (since ", "paused by ana", ", tries again ", ", 2h after it was due; paused by bo (since "} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("%q is not in\n%s", want, shown)
 		}

@@ -24,8 +24,11 @@ type Column[T any] struct {
 // Below is the Narrow of a column with long text: it goes first, to a line of its own below the row.
 const Below = math.MaxInt
 
-// Ahead is shown as the time until then; "now" once it has passed.
-type Ahead struct{ *time.Time }
+// Ahead is shown as the time until then; once it has passed, as what holds it back, or "now".
+type Ahead struct {
+	*time.Time
+	Held string
+}
 
 // Of returns the column's value: a text, a number, a time, an Ahead, or numbers for each hour. Nil: not known.
 func (c Column[T]) Of(v T) any {

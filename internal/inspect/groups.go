@@ -307,7 +307,7 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 	if err != nil {
 		return d, err
 	}
-	paused, err := Pauses(ctx, in.Store)
+	queues, err := in.setQueues(ctx)
 	if err != nil {
 		return d, err
 	}
@@ -347,7 +347,7 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 		return d, err
 	}
 	if newest != nil {
-		s := &search{Inspector: in, by: by, groupOf: n.GroupOf, paused: paused}
+		s := &search{Inspector: in, by: by, groupOf: n.GroupOf, queues: queues, held: map[string]string{}}
 		s.add(*newest)
 		d.Newest = &s.page.Messages[0]
 		if oldest != nil {

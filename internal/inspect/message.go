@@ -53,6 +53,7 @@ type Message struct {
 	Replays     int        `json:"replays,omitempty" csv:"-" doc:"How often people replayed it."`
 	Due         *time.Time `json:"due,omitempty" doc:"Of a waiting one: when it is retried at the earliest."`
 	Paused      bool       `json:"paused,omitempty" csv:"-" doc:"The retries of its queue are paused."`
+	Held        string     `json:"held,omitempty" csv:"-" doc:"What holds a waiting one back, in a word or two."`
 	ParkedAt    *time.Time `json:"parked_at,omitempty"`
 	ParkedFor   string     `json:"parked_for,omitempty" doc:"Why it is parked."`
 	RetriedAt   *time.Time `json:"retried_at,omitempty" csv:"-" doc:"When it was retried; it has not been seen since."`
@@ -94,7 +95,7 @@ var MessageColumns = []Column[Message]{
 		if m.Paused {
 			return "paused"
 		}
-		return Ahead{m.Due}
+		return Ahead{m.Due, m.Held}
 	}},
 	{Field: "Reason", Narrow: 3}, {Field: "Size", Narrow: 4},
 	{Head: "Why", Narrow: Below, Value: func(m Message) any {
@@ -138,9 +139,20 @@ type Detail struct {
 
 // Hold is what keeps a waiting message back.
 type Hold struct {
+	What  string     `json:"what,omitempty" doc:"In a word or two; absent: its retry only has to wait for its turn."`
 	Why   string     `json:"why"`
 	Since *time.Time `json:"since,omitempty"`
 	Until *time.Time `json:"until,omitempty" doc:"When it is over or tried again, where that is known."`
+}
+
+// Holding is the first of HeldBy that it does not just wait its turn for, or nil.
+func (d Detail) Holding() *Hold { return holding(d.HeldBy) }
+
+func holding(all []Hold) *Hold {
+	if i := slices.IndexFunc(all, func(h Hold) bool { return h.What != "" }); i >= 0 {
+		return &all[i]
+	}
+	return nil
 }
 
 // Step is one failure.
@@ -254,6 +266,9 @@ func (in *Inspector) detail(ctx context.Context, by auth.Caller, l store.Listed)
 		if d.HeldBy, err = in.heldBy(ctx, r, pauses); err != nil {
 			return Detail{}, err
 		}
+		if h := d.Holding(); h != nil {
+			d.Held = h.What
+		}
 	}
 	if d.GroupNotes, err = in.groupNotes(ctx, l.Record); err != nil {
 		return Detail{}, err
@@ -321,7 +336,7 @@ func (in *Inspector) heldBy(
 	for _, c := range conditions {
 		if c.Kind == condition.Publish || r.Forward != nil && c.Kind == condition.Forward && c.Queue == r.Queue &&
 			c.Target == r.Forward.String() {
-			all = append(all, Hold{Why: c.String(), Since: &c.Since})
+			all = append(all, Hold{What: "stopped", Why: c.String(), Since: &c.Since})
 		}
 	}
 	s := visibleQueues{Inspector: in, pauses: pauses}

@@ -476,6 +476,14 @@ func (t *ThrottleView) Text() string {
 	return ""
 }
 
+// Name is in a word or two what stops retries.
+func (t *ThrottleView) Name() string {
+	if t.NoConsumer != nil {
+		return "no consumers"
+	}
+	return "breaker " + t.State
+}
+
 // KeepsBack reports whether due messages are not retried, or not all.
 func (t *ThrottleView) KeepsBack() bool {
 	return t != nil && (t.NoConsumer != nil || t.State != "closed")

@@ -57,13 +57,13 @@ func (q *Queue) HeldBack() bool { return len(q.Holds()) > 0 }
 func (q *Queue) Holds() (all []Hold) {
 	if p := q.Pause; p != nil {
 		why := strings.TrimSuffix(fmt.Sprintf("retries are paused by %s: %s", p.By, p.Reason), ": ")
-		all = append(all, Hold{Why: why, Since: &p.Since})
+		all = append(all, Hold{What: "paused", Why: why, Since: &p.Since})
 	}
 	if q.Unreachable != "" {
-		all = append(all, Hold{Why: "retries are stopped: " + q.Unreachable})
+		all = append(all, Hold{What: "stopped", Why: "retries are stopped: " + q.Unreachable})
 	}
 	if t := q.Throttle; t.KeepsBack() {
-		all = append(all, Hold{Why: t.Text(), Since: cmp.Or(t.NoConsumer, t.Since), Until: t.Until})
+		all = append(all, Hold{What: t.Name(), Why: t.Text(), Since: cmp.Or(t.NoConsumer, t.Since), Until: t.Until})
 	}
 	return all
 }
@@ -241,6 +241,9 @@ func (in *Inspector) Queue(ctx context.Context, by auth.Caller, name string) (d 
 		func(l store.Listed) (bool, error) {
 			m := in.Shown(by, l)
 			m.Paused = d.Pause != nil
+			if h := holding(d.Holds()); h != nil && l.Record.Forward == nil {
+				m.Held = h.What
+			}
 			d.Next = append(d.Next, m)
 			return len(d.Next) < maxNext, nil
 		})
@@ -304,12 +307,17 @@ type visibleQueues struct {
 	forced map[string]Forced
 }
 
-func (in *Inspector) visibleQueues(ctx context.Context, by auth.Caller) (s visibleQueues, err error) {
+// setQueues has what people have set, without the queues.
+func (in *Inspector) setQueues(ctx context.Context) (s visibleQueues, err error) {
 	s.Inspector = in
-	if s.pauses, err = Pauses(ctx, in.Store); err != nil {
-		return s, err
+	if s.pauses, err = Pauses(ctx, in.Store); err == nil {
+		s.forced, err = ForcedBreakers(ctx, in.Store)
 	}
-	if s.forced, err = ForcedBreakers(ctx, in.Store); err != nil {
+	return s, err
+}
+
+func (in *Inspector) visibleQueues(ctx context.Context, by auth.Caller) (s visibleQueues, err error) {
+	if s, err = in.setQueues(ctx); err != nil {
 		return s, err
 	}
 	s.counts, err = in.queuesOf(ctx, by, s.pauses)

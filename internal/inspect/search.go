@@ -46,7 +46,7 @@ func (in *Inspector) Search(
 	if limit, err = PageSize(limit); err != nil {
 		return Page{}, err
 	}
-	s := &search{Inspector: in, by: by, query: q, limit: limit, groupOf: in.Store.GroupOf,
+	s := &search{Inspector: in, by: by, query: q, limit: limit, groupOf: in.Store.GroupOf, held: map[string]string{},
 		page: Page{Messages: []Message{}, Whole: in.Whole(by) == nil}}
 	if s.columns, err = query.Columns(strings.Join(columns, ",")); err != nil {
 		return Page{}, fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -55,7 +55,7 @@ func (in *Inspector) Search(
 	if ofBodies {
 		s.limit = min(limit, maxWithBodies)
 	}
-	if s.paused, err = Pauses(ctx, in.Store); err != nil {
+	if s.queues, err = in.setQueues(ctx); err != nil {
 		return Page{}, err
 	}
 	if ids, only := q.IDs(); only {
@@ -100,7 +100,8 @@ type search struct {
 	query   *query.Query
 	columns []query.Column
 	limit   int
-	paused  map[string]QueuePause
+	queues  visibleQueues     // without their counts
+	held    map[string]string // by queue: what holds its messages back
 	groupOf func(*store.Record) errorgroup.ID
 	page    Page
 }
@@ -113,9 +114,27 @@ func (s *search) add(l store.Listed) {
 		m.Columns = map[string]string{}
 		s.fill(m, &l, nil)
 	}
-	_, m.Paused = s.paused[m.Queue]
-	m.Paused = m.Paused && m.State == Waiting
+	if m.State == Waiting {
+		_, m.Paused = s.queues.pauses[m.Queue]
+		if l.Record.Forward == nil {
+			m.Held = s.heldIn(m.Queue)
+		}
+	}
 	s.page.Messages = append(s.page.Messages, m)
+}
+
+// heldIn returns what holds the messages of a queue back.
+func (s *search) heldIn(queue string) string {
+	what, known := s.held[queue]
+	if known {
+		return what
+	}
+	q := s.queues.shown([]store.QueueCount{{Queue: queue}})[0]
+	if h := holding(q.Holds()); h != nil {
+		what = h.What
+	}
+	s.held[queue] = what
+	return what
 }
 
 // fill fills in the columns that show parts of the body, or the others.

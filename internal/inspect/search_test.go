@@ -763,17 +763,20 @@ func TestWhatHoldsAMessageBack(t *testing.T) {
 		holds           []condition.Condition
 		forward         *store.Destination
 		want            string
+		listed          string // as a tag in the list
 	}{
 		"nothing":             {throttle: limited},
 		"those due before it": {overdue: true, want: before},
-		"a person":            {paused: true, want: paused},
-		"its breaker":         {paused: true, throttle: open, want: paused + "; breaker open: 9 of 10 failed, since, until"},
+		"a person":            {paused: true, want: paused, listed: "paused"},
+		"its breaker":         {paused: true, throttle: open, want: paused + "; breaker open: 9 of 10 failed, since, until", listed: "paused"},
+		"its breaker alone": {overdue: true, throttle: open, want: "breaker open: 9 of 10 failed, since, until; " + before,
+			listed: "breaker open"},
 		"no consumers": {throttle: view(func(v *inspect.ThrottleView) { v.NoConsumer = &now }),
-			want: "paused: no consumers, since"},
+			want: "paused: no consumers, since", listed: "no consumers"},
 		"its rate": {overdue: true, throttle: limited, want: "retries are limited by rate; " + before},
 		"its queue": {holds: []condition.Condition{{Kind: condition.Unreachable, Queue: "mail", Text: "gone"},
 			{Kind: condition.Clock, Text: "wrong"}, {Kind: condition.Unreachable, Queue: "orders", Text: "full"}},
-			want: "retries are stopped: full"},
+			want: "retries are stopped: full", listed: "stopped"},
 		"no connection": {holds: []condition.Condition{{Kind: condition.Publish, Text: "refused"}},
 			want: "retries: refused, since"},
 		"its target": {overdue: true, paused: true, throttle: open, forward: dead, holds: []condition.Condition{
@@ -826,6 +829,14 @@ func TestWhatHoldsAMessageBack(t *testing.T) {
 				got = append(got, text)
 			}
 			expect.Equal(t, strings.Join(got, "; "), is.want, "held back by")
+			p, err := c.Search(ctx, caller(auth.Viewer), "queue:orders", "", 0)
+			must(t, err)
+			for _, m := range p.Messages {
+				expect.Equal(t, m.Held, is.listed, "held back by, in the list")
+			}
+			if h := m.Holding(); h != nil && h.What != m.Held || (h == nil) != (m.Held == "") || is.listed != "" && m.Held != is.listed {
+				t.Errorf("held by %+v, in a word %q, in the list %q", h, m.Held, is.listed)
+			}
 		})
 	}
 }

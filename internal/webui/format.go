@@ -27,6 +27,7 @@ var functions = template.FuncMap{
 	"count":     count,
 	"size":      size,
 	"when":      when,
+	"since":     since,
 	"clock":     func(t time.Time) template.HTML { return timeOf(t, "data-clock", t.UTC().Format("15:04:05 UTC")) },
 	"minute":    func(t time.Time) template.HTML { return timeOf(t, `data-clock="short"`, t.UTC().Format("15:04")) },
 	"past":      func(t *time.Time) bool { return !t.After(time.Now()) },
@@ -168,6 +169,15 @@ func when(v any) template.HTML {
 		return `<span class="dim">not known</span>`
 	}
 	return timeOf(t, "data-when", relative(t, time.Now()))
+}
+
+// since is a time that has passed, in a sentence about the past.
+func since(v any) template.HTML {
+	text := relative(moment(v), time.Now())
+	if text == "now" {
+		text = "just now"
+	}
+	return timeOf(moment(v), `data-when="past"`, text)
 }
 
 // timeOf is a time as a text, and in UTC on hover. The page's script adds the reader's own time there.

@@ -1372,18 +1372,24 @@ func TestAMessageSaysWhatHoldsItBack(t *testing.T) {
 	r.Due = now.Add(-90*time.Minute - time.Second/2)
 	inspecttest.Add(t, shop.Store, r)
 	inspecttest.RetryDue(t, shop.Store, "orders", now)
+	h := scene{shop: shop, caller: inspecttest.Caller(auth.Viewer)}.handler()
 	r.Failures++
 	inspecttest.Add(t, shop.Store, r)
 	paused := inspect.Stop{Why: "paused by <bo>", Since: now.Add(-time.Hour), Until: now}
 	if err := shop.Store.PutEntries(t.Context(), []store.Entry{paused.Entry("orders")}); err != nil {
 		t.Fatal(err)
 	}
-	page := get(scene{shop: shop, caller: inspecttest.Caller(auth.Viewer)}.handler(), "/messages/"+r.ID.String()).Body.String()
-	for _, want := range []string{`<li><bdi>breaker open: 9 of 10 failed</bdi> <span class="dim">tries again</span> <time`, " after it was due",
+	page := get(h, "/messages/"+r.ID.String()).Body.String()
+	const badge = `<span class="state stopped">breaker open</span> `
+	for _, want := range []string{`waiting</span> ` + badge + `<span class="dim">due</span>`, `<b>Held back</b>: ` + badge + `tries again <time`,
+		`<p class="ended">retried <time data-when="past"`, ">just now</time>", `<li><bdi>breaker open: 9 of 10 failed</bdi> <span class="dim">tries again</span> <time`, " after it was due",
 		`<li><bdi>paused by &lt;bo&gt;</bdi> <span class="dim">since</span> <time`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not have %q", want)
 		}
+	}
+	for _, target := range []string{"/messages?q=state:waiting", "/messages?q=", "/queues/orders"} {
+		expect.Contains(t, get(h, target).Body.String(), target, badge)
 	}
 }
 

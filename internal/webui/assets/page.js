@@ -24,7 +24,8 @@
     const now = Date.now() + (Math.abs(skew) > 5000 ? skew : 0);
     for (const e of all("time[data-when]", from)) {
       const t = new Date(e.dateTime);
-      const text = relative(t, now);
+      let text = relative(t, now);
+      if (text === "now" && e.dataset.when === "past") text = "just now";
       if (e.textContent !== text) e.textContent = text;
       if (!e.dataset.local) { e.dataset.local = "1"; e.title = title(t); }
     }
