@@ -191,6 +191,7 @@ type Page struct {
 	// Bounded says in words, when it is not empty, which messages were not looked at.
 	Bounded string `json:"bounded,omitempty" doc:"Which messages were not looked at, when not all were."`
 	Looked  int64  `json:"looked" doc:"How many messages were looked at for this page."`
+	Soonest bool   `json:"-"` // those that are due first come first
 	Whole   bool   `json:"-"` // the caller sees messages unmasked, and may export them
 }
 

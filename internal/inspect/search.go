@@ -34,8 +34,8 @@ const (
 	maxWithBodies = 100
 )
 
-// Search finds messages, those first that are due the latest, or were parked or retried last. A
-// page may be short, even empty, and not be the last. Columns are names of fields, which each message then has.
+// Search finds messages, those first that are due the latest, or were parked or retried last; of a query for
+// waiting ones that are due before some time, those that are due first. A page may be short, even empty, and not be the last. Columns are names of fields, which each message then has.
 func (in *Inspector) Search(
 	ctx context.Context, by auth.Caller, text, after string, limit int, columns ...string,
 ) (Page, error) {
@@ -188,7 +188,8 @@ func (s *search) kept(ctx context.Context, after string) error {
 		return err
 	}
 	r := n.Range
-	r.NewestFirst, r.Body = true, s.query.NeedsBody()
+	s.page.Soonest = r.State == store.Waiting && !r.To.IsZero()
+	r.NewestFirst, r.Body = !s.page.Soonest, s.query.NeedsBody()
 	r.After = place.cursor
 	s.groupOf = n.GroupOf
 	leave, err := s.Inspector.search(ctx, s.by, s.query)
@@ -229,7 +230,7 @@ func (s *search) kept(ctx context.Context, after string) error {
 	return err
 }
 
-var bounded = fmt.Sprintf("only the latest %d messages were looked at: say more of queue, state, reason or group, or "+
+var bounded = fmt.Sprintf("only the first %d messages were looked at: say more of queue, state, reason or group, or "+
 	"when they were parked or are due", maxLooked)
 
 // place is where a search continues, and how many messages it has read before.

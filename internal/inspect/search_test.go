@@ -133,6 +133,15 @@ func TestSearch(t *testing.T) {
 				t.Errorf("%+v is taken", bad)
 			}
 		}
+		early := record("mail", store.Waiting, "early")
+		early.Due = long
+		d.add(t, early)
+		for text, want := range map[string]string{"due:<2h": "early three", "state:waiting": "three early", "due:<2h OR type:T": "three six early",
+			"due:>2000-01-01": "three early"} {
+			for _, limit := range []int{1, 10} {
+				expect.Equal(t, strings.Join(found(t, d, caller(auth.Viewer), text, limit), " "), want, "%s, %d a page: found", text, limit)
+			}
+		}
 		expect.Err(t, errOf(d.Search(ctx, caller(auth.Viewer), "", "", 1001)), inspect.ErrInvalid, "a limit of 1,001")
 	})
 }

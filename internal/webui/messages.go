@@ -116,6 +116,9 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 	d.Ends = map[string]string{inspect.Waiting: "Due", inspect.Parked: "Parked", inspect.Retried: "Retried",
 		inspect.Discarded: "Restorable until", "": "Next"}[d.State]
 	by[next].Head = d.Ends
+	if page.Soonest {
+		stored = "next"
+	}
 	if d.Chosen != nil {
 		stored, by = "", d.Chosen
 	}

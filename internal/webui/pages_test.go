@@ -1130,12 +1130,15 @@ func TestAHeadingSortsAPage(t *testing.T) {
 		{shown(s, "/groups?state=all&q=queue:*&sort=-last"), `<input type="hidden" name="sort" value="-last">`},
 		{shown(s, "/messages?q=state:parked"), `aria-sort="descending"><a href="/messages?q=state%3Aparked&amp;sort=next" title="Sort by this">Parked</a>`},
 		{shown(s, "/messages?q=state:waiting"), `>Due</a>`},
+		{shown(s, "/messages?q=state:waiting+due:<9h"), `aria-sort="ascending"><a href="/messages?q=state%3Awaiting+due%3A%3C9h&amp;sort=-next" title="Sort by this">Due</a>`},
+		{shown(s, "/messages?q=state:waiting+due:<9h"), "that the query finds, soonest first<"},
 		{shown(s, "/messages?q="), `>State</a>`},
 	} {
 		if !strings.Contains(c.page, c.want) {
 			t.Errorf("the page has no %s: %s", c.want, c.page)
 		}
 	}
+	expect.Equal(t, strings.Contains(shown(s, "/messages?q=due:<9h"), `id="newer"`), false, "a list that starts with what leaves it says what is new above")
 	expect.Equal(t, strings.Contains(shown(s, "/messages?q=state:parked"), ">State</a>"), false, "a list of one state names it in each row")
 	page := get(h, "/messages?q=queue:*&columns=queue,size&after=0.x&sort=-size").Body.String()
 	page += get(h, "/messages?q=queue:*&columns=queue,size&sort=-size").Body.String()
