@@ -530,6 +530,7 @@ type chart struct {
 type minute struct {
 	At time.Time
 	inspect.Flow
+	SoFar bool // it is not over, and not drawn
 }
 
 type chartLine struct{ Name, Path string }
@@ -542,13 +543,17 @@ func flowChart(flows []inspect.Flow, now time.Time, each time.Duration) chart {
 	first := now.Truncate(each).Add(-time.Duration(len(flows)-1) * each)
 	var lines [3][]int64
 	for i, f := range flows {
-		c.Minutes = append(c.Minutes, minute{first.Add(time.Duration(i) * each), f})
+		c.Quiet = c.Quiet && f.Failed == 0 && f.Retried == 0 && f.Parked == 0
+		last := i == len(flows)-1
+		c.Minutes = append(c.Minutes, minute{first.Add(time.Duration(i) * each), f, last})
+		if last {
+			break // its numbers are still growing, which would look like a sudden end
+		}
 		for j, n := range []int64{f.Failed, f.Retried, f.Parked} {
 			lines[j] = append(lines[j], n)
 			c.Most = max(c.Most, n)
 		}
 	}
-	c.Quiet = c.Most == 0
 	for j, name := range []string{"failed", "retried", "parked"} {
 		c.Lines = append(c.Lines, chartLine{name, svgPath(lines[j], c.Most, 600, 160)})
 	}

@@ -757,7 +757,11 @@ func TestAQueuesPageHasItsLastDay(t *testing.T) {
 		part, _, _ = strings.Cut(part, "</section>")
 		n, _, _ := strings.Cut(each, " ")
 		expect.Contains(t, part, "the chart of the "+over, "in each of the last "+each)
-		expect.Equal(t, fmt.Sprint(strings.Count(part, "<tr><td>")), n, "numbers of the %s", over)
+		expect.Equal(t, fmt.Sprint(strings.Count(part, "<tr><td>")+1), n, "numbers of the %s, but for the last", over)
+		_, line, _ := strings.Cut(part, `<path class="failed" d="M`)
+		line, _, _ = strings.Cut(line, `"`)
+		expect.Equal(t, fmt.Sprint(strings.Count(line, "L")+2), n, "what the line of the %s leaves out besides its first", over)
+		expect.Equal(t, strings.Count(part, `<tr class="unfinished">`), 1, "numbers so far")
 	}
 }
 

@@ -5,7 +5,7 @@ if (window.uPlot) document.querySelectorAll(".chart").forEach((flow) => {
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const read = (from) => {
     const data = [[], [], [], []];
-    for (const tr of from.querySelectorAll(".minutes tbody tr")) {
+    for (const tr of from.querySelectorAll(".minutes tbody tr:not(.unfinished)")) {
       data[0].push(Date.parse(tr.querySelector("time").dateTime) / 1000);
       tr.querySelectorAll("td.n").forEach((td, i) => data[i + 1].push(Number(td.textContent)));
     }
@@ -27,14 +27,14 @@ if (window.uPlot) document.querySelectorAll(".chart").forEach((flow) => {
     }
     if (!box) return;
     plot?.destroy();
-    const line = (label, name) => ({ label, stroke: colour(name), width: 1.6, points: { show: false } });
+    const line = (label, name, dash) => ({ label, dash, stroke: colour(name), width: 1.6, points: { show: false } });
     const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     plot = new uPlot({
       width: box.clientWidth, height: 200, legend: { show: false }, padding: [8, 22, 0, 0],
       cursor: { y: false, drag: { x: false, y: false } },
       scales: { x: { time: true }, y: { range: (u, min, max) => [0, Math.max(4, max * 1.08)] } },
       axes: [{ ...axis, space: 70, values: (u, ts) => ts.map((t) => new Date(t * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false })), size: 28 }, { ...axis, size: 44 }],
-      series: [{}, line("failed", "--failed-line"), line("retried", "--retried-line"), line("parked", "--parked-line")],
+      series: [{}, line("failed", "--failed-line"), line("retried", "--retried-line", [8, 5]), line("parked", "--parked-line", [3, 5])],
       hooks: { setCursor: [(u) => {
         const i = u.cursor.idx;
         const t = i == null ? null : new Date(u.data[0][i] * 1000);
