@@ -321,11 +321,13 @@ func download(w http.ResponseWriter, name string) {
 // messageData is one message.
 type messageData struct {
 	inspect.Detail
-	Ref      string // as it was asked for
-	Text     string // of the body, as much as is shown
-	Cut      bool   // there is more of it
-	Coloured bool   // Text is JSON that is short enough to be coloured
-	Reason   string // why what is masked is shown; "": it is not
+	Ref      string           // as it was asked for
+	Text     string           // of the body, as much as is shown
+	Cut      bool             // there is more of it
+	Own      []inspect.Header // all but the next
+	Ours     []inspect.Header // x-redrive-…
+	Coloured bool             // Text is JSON that is short enough to be coloured
+	Reason   string           // why what is masked is shown; "": it is not
 	Verbs    []actions.VerbInfo
 	Editable bool
 }
@@ -363,6 +365,13 @@ func messageView(r *http.Request, c auth.Caller, m inspect.Detail, reason string
 	id := r.PathValue("id")
 	d := messageData{Detail: m, Ref: id, Reason: reason, Verbs: verbsFor(c, m.State),
 		Editable: m.State == inspect.Parked || m.State == inspect.Waiting}
+	for _, h := range m.Headers {
+		if strings.HasPrefix(h.Name, "x-redrive-") {
+			d.Ours = append(d.Ours, h)
+		} else {
+			d.Own = append(d.Own, h)
+		}
+	}
 	if m.Body != nil {
 		d.Text = m.Body.Text
 		if len(d.Text) > maxShown && reason == "" && r.URL.Query().Get("body") != "all" {

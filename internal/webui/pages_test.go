@@ -1337,6 +1337,21 @@ func TestAMessageRepeatsNoError(t *testing.T) {
 	expect.Contains(t, page, "the page", "waited <b>10s</b>")
 }
 
+// A message's page begins with what happened to it, and folds the headers that Redrive has shown as words.
+func TestAMessageBeginsWithWhatHappened(t *testing.T) {
+	shop := webtest.New(memstore.New(), nil, inspect.Config{})
+	r := inspecttest.Record("orders", store.Parked, "x")
+	r.Message.Headers = amqp.Table{"tenant": "acme", "x-redrive-id": r.ID.String(), "x-redrive-queue": "orders"}
+	inspecttest.Add(t, shop.Store, r)
+	page := shown(shop, "/messages/"+r.ID.String())
+	at := func(text string) int { return strings.Index(page, text) }
+	places := []int{0, at(`id="timeline"`), at(`id="body"`), at(`<bdi>tenant</bdi>`), at(`<details><summary>2 x-redrive headers</summary>`),
+		at(`<bdi>x-redrive-id</bdi>`), at(`id="facts"`)}
+	if !slices.IsSorted(places) {
+		t.Errorf("its parts are at %d of\n%s", places, page)
+	}
+}
+
 // A message that was retried is not shown as an empty one that never failed.
 func TestARetriedMessageSaysWhereItIs(t *testing.T) {
 	for _, is := range []struct {
