@@ -197,9 +197,9 @@ func relative(t, now time.Time) string {
 	switch {
 	case d < 2*time.Second:
 		return "now"
-	case d < 100*time.Second:
+	case d < 2*time.Minute:
 		s = fmt.Sprintf("%d s", int(d.Seconds()))
-	case d < 100*time.Minute:
+	case d < 2*time.Hour:
 		s = fmt.Sprintf("%d min", int(d.Minutes()))
 	case d < 48*time.Hour:
 		s = fmt.Sprintf("%d h", int(d.Hours()))

@@ -367,3 +367,12 @@ func TestTheHTMLOfADocument(t *testing.T) {
 		expect.Equal(t, string(d.HTML), c.want, "%s", c.source)
 	}
 }
+
+// Of two times the later one never looks like the earlier one.
+func TestRelativeTimesAreMonotone(t *testing.T) {
+	now := time.Now()
+	for ago, want := range map[time.Duration]string{time.Second: "now", 119 * time.Second: "119 s ago", 2 * time.Minute: "2 min ago",
+		119 * time.Minute: "119 min ago", 2 * time.Hour: "2 h ago", 47 * time.Hour: "47 h ago", 48 * time.Hour: "2 d ago"} {
+		expect.Equal(t, relative(now.Add(-ago), now), want, "%s ago", ago)
+	}
+}

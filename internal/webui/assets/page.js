@@ -13,7 +13,7 @@
     const ahead = d < 0;
     d = Math.abs(d);
     if (d < 2) return "now";
-    const s = d < 100 ? Math.floor(d) + " s" : d < 6000 ? Math.floor(d / 60) + " min" : d < 172800 ? Math.floor(d / 3600) + " h" : Math.floor(d / 86400) + " d";
+    const s = d < 120 ? Math.floor(d) + " s" : d < 7200 ? Math.floor(d / 60) + " min" : d < 172800 ? Math.floor(d / 3600) + " h" : Math.floor(d / 86400) + " d";
     return ahead ? "in " + s : s + " ago";
   };
   // The service's clock counts, not this machine's: due times are by it.
