@@ -490,6 +490,9 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 		most = max(most, sl.Count)
 	}
 	calendar := o.Calendar
+	if most == 0 {
+		calendar = nil
+	}
 	for len(calendar) > minSlots && calendar[len(calendar)-1].Count == 0 {
 		calendar = calendar[:len(calendar)-1]
 	}

@@ -940,6 +940,14 @@ func TestTheBannerSaysOnceWhatIsWrong(t *testing.T) {
 
 // Where nothing waits, the overview says so instead of slots without messages.
 func TestTheOverviewSaysThatNothingWaits(t *testing.T) {
+	held := webtest.New(memstore.New(), &webtest.Told{Returns: map[string]string{"orders": "gone"}}, inspect.Config{})
+	inspecttest.Add(t, held.Store, inspecttest.Record("orders", store.Waiting, "x"))
+	page := shown(held, "/")
+	_, upcoming, _ := strings.Cut(page, `id="calendar"`)
+	upcoming, _, _ = strings.Cut(upcoming, "</section>")
+	if !strings.Contains(upcoming, "held back</span> 1") || strings.Contains(upcoming, "<table") || strings.Contains(upcoming, "Nothing waits") {
+		t.Errorf("where all is held back, the upcoming retries are %s", upcoming)
+	}
 	shop := webtest.New(memstore.New(), nil, inspect.Config{})
 	if page := shown(shop, "/"); !strings.Contains(page, "Nothing waits, so nothing is due.") {
 		t.Error("the overview of an empty shop does not say that nothing waits")
@@ -1144,6 +1152,10 @@ func TestAHeadingSortsAPage(t *testing.T) {
 	}
 	expect.Equal(t, strings.Contains(shown(s, "/messages?q=due:<9h"), `id="newer"`), false, "a list that starts with what leaves it says what is new above")
 	expect.Equal(t, strings.Contains(shown(s, "/messages?q=state:parked"), ">State</a>"), false, "a list of one state names it in each row")
+	top, err := s.Search(t.Context(), webtest.Root, "queue:*", "", 1)
+	expect.NoError(t, err)
+	second := shown(s, "/messages?q=queue:*&columns=queue,size&sort=-size&after="+url.QueryEscape(top.After))
+	expect.Contains(t, second, "the second page", `id="first" href="/messages?columns=queue%2Csize&amp;q=queue%3A%2A&amp;sort=-size">First page`)
 	page := get(h, "/messages?q=queue:*&columns=queue,size&after=0.x&sort=-size").Body.String()
 	page += get(h, "/messages?q=queue:*&columns=queue,size&sort=-size").Body.String()
 	for _, want := range []string{
@@ -1335,6 +1347,8 @@ func TestAMessageRepeatsNoError(t *testing.T) {
 	expect.Equal(t, fmt.Sprint(strings.Count(page, `<p class="error">`), strings.Count(page, `<p class="dim">the same error`)), "1 4",
 		"attempts with the error, and with the same one")
 	expect.Contains(t, page, "the page", "waited <b>10s</b>")
+	expect.Contains(t, get(scene{shop: s, caller: webtest.Root}.handler(), "/messages/"+s.Has.Order+"/edit").Body.String(),
+		"the form that repairs it", `<p id="repaired"><b>Its error:</b> <bdi>payment gateway: timeout after`)
 }
 
 // A message's page begins with what happened to it, and folds the headers that Redrive has shown as words.

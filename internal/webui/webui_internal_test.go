@@ -87,7 +87,7 @@ func TestASearchGoesOn(t *testing.T) {
 			`href="/messages?after=c&amp;looked=42500&amp;q=text%3Aa&amp;stop=1"`, "finds nothing"},
 		{"/messages?q=text:a&after=b&looked=40000&stop=1", "Stopped", `>Search on</a>`, `hx-get="/messages?after`},
 		{"/messages?q=text:a&after=c&looked=42500", "No message matches", "", "None of the first"},
-		{"/messages?q=text:a&after=c", "No more messages", "", "None of the first"},
+		{"/messages?q=text:a&after=c", "No more messages", `<a href="/messages?q=text%3Aa">First page</a>`, "None of the first"},
 	} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", c.target, nil))
