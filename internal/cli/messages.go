@@ -41,8 +41,9 @@ func (p *program) messagesList() *cobra.Command {
 	c := p.withQuery(&cobra.Command{
 		Use:   "list [QUERY]",
 		Short: "List messages, without consuming them",
-		Long: `The latest come first: by when each is due, or was parked or retried. Page and API have
-the same query language. Each of its fields can be a column.`,
+		Long: `The latest come first: by when each is due, or was parked or retried. Discarded ones are
+left out unless the query names a state: state:discarded, or state:* for all. Page and API
+have the same query language. Each of its fields can be a column.`,
 		Example: `  redrive messages list 'queue:orders.* state:parked error:"timeout" age:>2h'
   redrive messages list --queue orders -o name | xargs redrive replay`,
 	}, func(ctx context.Context, client httpapi.Client, q string) error {
@@ -53,7 +54,8 @@ the same query language. Each of its fields can be a column.`,
 		if err != nil {
 			return fmt.Errorf("--columns: %w: %w", err, errUsage)
 		}
-		page, err := fetchMessages(ctx, client, q, after, limit, names)
+		listed := query.Listed(q)
+		page, err := fetchMessages(ctx, client, listed, after, limit, names)
 		if err != nil {
 			return err
 		}
@@ -72,6 +74,9 @@ the same query language. Each of its fields can be a column.`,
 		}
 		if page.Bounded != "" {
 			fmt.Fprintln(p.err, plain(page.Bounded))
+		}
+		if len(page.Messages) == 0 && listed != q && p.format == "table" && !p.watching {
+			fmt.Fprintln(p.err, "Discarded messages are left out: add state:* to have them too.")
 		}
 		p.more(page.After)
 		return nil

@@ -52,9 +52,12 @@ func (q *Query) Narrow(now time.Time, queues []string, groups []store.GroupCount
 		return n
 	}
 	var states []store.State
+	var without store.State
 	for _, s := range []store.State{store.Waiting, store.Parked, store.Discarded} {
 		if q.Says(s, "", nil) >= 0 {
 			states = append(states, s)
+		} else {
+			without = s
 		}
 	}
 	s := q.root.bounds(now)
@@ -67,6 +70,8 @@ func (q *Query) Narrow(now time.Time, queues []string, groups []store.GroupCount
 	n.None = len(states) == 0 || len(n.Range.Queues) == 0 || !s.from.IsZero() && !s.to.IsZero() && !s.from.Before(s.to)
 	if len(states) == 1 {
 		n.Range.State = states[0]
+	} else {
+		n.Range.Without = without
 	}
 	byReason := q.narrowGroups(n, groups)
 	q.terms(func(t *term) {

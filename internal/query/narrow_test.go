@@ -2,6 +2,7 @@ package query
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -109,7 +110,7 @@ func TestNothingIsOutsideOfTheRange(t *testing.T) {
 			if !means {
 				continue
 			}
-			in := !n.None && (r.State == 0 || r.State == l.Record.State) && slices.Contains(r.Queues, l.Record.Queue) &&
+			in := !n.None && r.Of(l.Record.State) && slices.Contains(r.Queues, l.Record.Queue) &&
 				(r.Groups == nil || slices.Contains(r.Groups, l.Record.Group().ID)) && (span{r.From, r.To}).has(l.Record.Due)
 			if !in {
 				t.Fatalf("%s means %+v, which is outside of %+v (none: %v)", text, l.Record, r, n.None)
@@ -159,6 +160,19 @@ func TestWhatIndexesAnswer(t *testing.T) {
 		expect.Equal(t, q.Narrow(noon, []string{"orders.eu", "mail"}, groups).Sure, want,
 			"%q is answered by indexes", text)
 	}
+}
+
+// A list has discarded messages where its query names a state or ids, and others are found without reading these.
+func TestTheQueryOfAList(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "-state:discarded", "a": "a -state:discarded", "a OR b": "(a OR b) -state:discarded", "-a": "-a -state:discarded", "a (": "a (",
+		"state:discarded": "state:discarded", "a -(b state:*)": "a -(b state:*)", "id:" + anID: "id:" + anID, "id:0193*": "id:0193* -state:discarded",
+	} {
+		expect.Equal(t, Listed(text), want, "of %q", text)
+		expect.Equal(t, InAllStates(text), strings.Replace(want, "-state:discarded", "state:*", 1), "of all states, %q", text)
+	}
+	r := parse(t, Listed("")).Narrow(noon, []string{"orders"}, nil).Range
+	expect.Equal(t, r.Without, store.Discarded, "it is without")
 }
 
 // What either side of an OR matches is in the range.

@@ -31,6 +31,31 @@ type Query struct {
 // NeedsBody reports whether a condition is about bodies.
 func (q *Query) NeedsBody() bool { return q.mentions(knowsBody) }
 
+// Listed returns the query of a list: discarded messages, which would stand first for as long as they can be restored,
+// are left out unless the text names a state, or messages by their ids.
+func Listed(text string) string { return stated(text, "-state:discarded") }
+
+// InAllStates returns the query of which a list has what the text finds.
+func InAllStates(text string) string { return stated(text, "state:*") }
+
+// stated adds a term to a query that can be read and names neither a state nor ids.
+func stated(text, term string) string {
+	q, err := Parse(text)
+	if err != nil || q.mentions(knowsState) {
+		return text
+	}
+	if q.root == nil {
+		return term
+	}
+	if _, byID := q.IDs(); byID {
+		return text
+	}
+	if _, either := q.root.(or); either {
+		text = "(" + text + ")"
+	}
+	return text + " " + term
+}
+
 func (q *Query) mentions(what known) (is bool) {
 	q.terms(func(t *term) { is = is || t.field.needs&what != 0 })
 	return is

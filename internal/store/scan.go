@@ -65,6 +65,8 @@ type Searcher interface {
 // Range chooses records by what is indexed. Zero fields choose all.
 type Range struct {
 	State State
+	// Without is a state to leave out; 0: none.
+	Without State
 	// Queues and Groups: of any of these; nil: of all.
 	Queues []string
 	Groups []errorgroup.ID
@@ -80,6 +82,9 @@ type Range struct {
 	// that is changed keeps its number.
 	Upto *uint64
 }
+
+// Of reports whether the range has records of a state.
+func (r *Range) Of(s State) bool { return (r.State == 0 || r.State == s) && r.Without != s }
 
 // Has reports whether the record with this number had been added by Upto.
 func (r *Range) Has(seq uint64) bool { return r.Upto == nil || seq <= *r.Upto }

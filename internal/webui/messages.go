@@ -90,7 +90,7 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 		words = append(words, "--columns", d.Columns)
 	}
 	v := view{template: "messages", title: "Messages", nav: "/messages",
-		command: command(append(words, positional(q)...)...)}
+		command: command(append(words, positional(query.InAllStates(q))...)...)}
 	if d.Problem != "" {
 		v.status = http.StatusUnprocessableEntity
 	}

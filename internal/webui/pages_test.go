@@ -1016,6 +1016,7 @@ func TestTheColumnsOfChoice(t *testing.T) {
 		}
 	}
 	expect.Equal(t, strings.Contains(page, "What went wrong"), false, "the usual columns too")
+	expect.Equal(t, strings.Contains(get(h, "/messages?q=a").Body.String(), "redrive messages list &#39;a state:*&#39;"), true, "the command finds what the page does")
 	id := s.shop.Has.Order
 	form := fields(t, send(h, "/messages/act", url.Values{"verb": {"discard"}, "id": {id}, "q": {"a"}, "columns": {"queue"}}).Body.String())
 	form.Set("confirmed", "1")

@@ -303,7 +303,7 @@ func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed
 	}
 	found, err := s.list(r.Body, order, func(e *entry) bool {
 		m := &e.rec
-		return (r.State == 0 || r.State == m.State) &&
+		return r.Of(m.State) &&
 			(r.Queues == nil || slices.Contains(r.Queues, m.Queue)) &&
 			(r.Groups == nil || slices.Contains(r.Groups, s.groupID(m))) &&
 			(r.From.IsZero() || !m.Due.Before(r.From)) &&

@@ -332,7 +332,7 @@ func (s *Store) merge(snap *pebble.Snapshot, r store.Range) (m *merged, err erro
 	}()
 	for i, id := range r.Groups {
 		for _, state := range []store.State{store.Parked, store.Discarded} {
-			if (r.State == 0 || r.State == state) && !slices.Contains(r.Groups[:i], id) {
+			if r.Of(state) && !slices.Contains(r.Groups[:i], id) {
 				if err := open(groupIndexPrefix(id, state), true); err != nil {
 					return m, err
 				}
@@ -345,13 +345,13 @@ func (s *Store) merge(snap *pebble.Snapshot, r store.Range) (m *merged, err erro
 			return m, err
 		}
 	}
-	if r.State == 0 || r.State == store.Waiting {
+	if r.Of(store.Waiting) {
 		if err := s.mergeForwards(snap, queues, open); err != nil {
 			return m, err
 		}
 	}
 	err = counters(snap, func(state store.State, queue string, n int64) error {
-		if n == 0 || r.State != 0 && r.State != state || queues != nil && !queues[queue] ||
+		if n == 0 || !r.Of(state) || queues != nil && !queues[queue] ||
 			r.Groups != nil && state != store.Waiting {
 			return nil
 		}

@@ -116,9 +116,14 @@ func bound(t time.Time) string { return "(" + itoa(t.Add(time.Microsecond-1).Uni
 // which returns the arguments of lua/scan.lua from the groups on; nil when nothing can be
 // found.
 func (s *Store) which(ctx context.Context, r store.Range) ([]string, error) {
-	states := "wcpd"
-	if r.State != 0 {
-		states = map[store.State]string{store.Waiting: "wc", store.Parked: "p", store.Discarded: "d"}[r.State]
+	states := ""
+	for i, letters := range []string{"wc", "p", "d"} {
+		if r.Of(store.Waiting + store.State(i)) {
+			states += letters
+		}
+	}
+	if states == "" {
+		return nil, nil
 	}
 	if r.Groups == nil && r.Queues == nil {
 		return []string{"0", "", states}, nil
