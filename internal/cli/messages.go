@@ -42,8 +42,7 @@ func (p *program) messagesList() *cobra.Command {
 		Use:   "list [QUERY]",
 		Short: "List messages, without consuming them",
 		Long: `The latest come first: by when each is due, or was parked or retried. Discarded ones are
-left out unless the query names a state: state:discarded, or state:* for all. Page and API
-have the same query language. Each of its fields can be a column.`,
+left out unless the query names a state: state:discarded, or state:* for all.`,
 		Example: `  redrive messages list 'queue:orders.* state:parked error:"timeout" age:>2h'
   redrive messages list --queue orders -o name | xargs redrive replay`,
 	}, func(ctx context.Context, client httpapi.Client, q string) error {
@@ -83,7 +82,8 @@ have the same query language. Each of its fields can be a column.`,
 	})
 	c.Flags().StringVar(&after, "after", "", "continue after the previous page")
 	c.Flags().IntVar(&limit, "limit", 100, "the most to show")
-	c.Flags().StringVar(&names, "columns", "", "what to show: fields of queries, as in queue,error,body.customer")
+	c.Flags().StringVar(&names, "columns", "", "what to show: fields of queries (redrive help query), as in "+
+		"queue,error,body.customer")
 	return p.watched(p.withOutput(c))
 }
 

@@ -143,15 +143,31 @@ Data goes to standard output, everything else to standard error.
 			root.AddCommand(c)
 		}
 	}
+	root.AddCommand(queryTopic())
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) {
 		fmt.Fprint(c.OutOrStdout(), helpText(c, min(p.tableOn(c.OutOrStdout()).width, lineWidth)))
 	})
 	return completed(commandGroup(root))
 }
 
+// queryTopic is no command, but a help.
+func queryTopic() *cobra.Command {
+	text := "A query is a list of terms; a message matches when all of them do.\n"
+	for _, of := range query.Help() {
+		text += fmt.Sprintf("\n  %-31s  %s", of[0], of[1])
+	}
+	return &cobra.Command{Use: "query", Short: "How queries are written", Long: text}
+}
+
 // helpText is the help of a command, in lines of so many characters at most, but for commands to copy; 0: as it is.
 func helpText(c *cobra.Command, width int) string {
-	text := cmp.Or(c.Long, c.Short) + "\n\n" + c.UsageString()
+	text := cmp.Or(c.Long, c.Short) + "\n\n"
+	if strings.Contains(c.Use, "QUERY") {
+		text += "How queries are written: redrive help query\n\n"
+	}
+	if !c.IsAdditionalHelpTopicCommand() {
+		text += c.UsageString()
+	}
 	if width == 0 {
 		return text
 	}
@@ -307,6 +323,7 @@ func (p *program) printError(err error) {
 		for line := range strings.SplitSeq((&query.Error{At: *problem.At}).Show(p.query), "\n") {
 			fmt.Fprintf(p.err, "  %s\n", strings.TrimRight(plain(line), " "))
 		}
+		fmt.Fprintln(p.err, "  hint: redrive help query")
 	}
 }
 

@@ -40,6 +40,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/expect"
@@ -693,8 +694,12 @@ func TestThePageOfTheCommandLineMentionsEachCommand(t *testing.T) {
 	page, err := os.ReadFile("../../docs/reference/cli.md")
 	must(t, err)
 	for _, c := range Commands().Commands() {
-		if !strings.Contains(string(page), "redrive "+c.Name()) {
-			t.Errorf("it does not mention redrive %s", c.Name())
+		name := c.Name()
+		if c.IsAdditionalHelpTopicCommand() {
+			name = "help " + name
+		}
+		if !strings.Contains(string(page), "redrive "+name) {
+			t.Errorf("it does not mention redrive %s", name)
 		}
 	}
 	if !strings.Contains(string(page), "\n```\n"+exitCodes+"\n```\n") {
@@ -719,6 +724,29 @@ func TestTheHelpFits80Columns(t *testing.T) {
 		}
 	}
 	walk(Commands())
+}
+
+// The terminal explains queries as the page does, and each command that takes one leads there.
+func TestQueriesAreExplained(t *testing.T) {
+	root := Commands()
+	topic, _, err := root.Find([]string{"query"})
+	must(t, err)
+	for _, of := range query.Help() {
+		if !strings.Contains(topic.Long, "\n  "+of[0]+" ") || !strings.Contains(topic.Long, "  "+of[1]) {
+			t.Errorf("%q is not in\n%s", of, topic.Long)
+		}
+		must(t, errOf(query.Parse(of[0])))
+	}
+	if strings.Contains(helpText(topic, 0), "Usage:") {
+		t.Error("it says how it is run")
+	}
+	for _, name := range []string{"messages list", "messages tail", "replay", "groups", "export"} {
+		c, _, err := root.Find(strings.Fields(name))
+		must(t, err)
+		if !strings.Contains(helpText(c, 0), "\nHow queries are written: redrive help query\n") {
+			t.Errorf("%s does not lead there", name)
+		}
+	}
 }
 
 func TestHintsAreOnLinesOfTheirOwn(t *testing.T) {

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -198,7 +199,8 @@ func Columns(text string) (all []Column, err error) {
 			return nil, fmt.Errorf("the column %q has no name or path, as in header.tenant or body.order.id", c.Name)
 		}
 		if c.field == nil {
-			return nil, fmt.Errorf("there is no column %.60q%s", c.Name, hint.Meant(c.Name, columnNames()))
+			names := fieldNames((*field).isColumn)
+			return nil, fmt.Errorf("there is no column %.60q%s", c.Name, cmp.Or(hint.Meant(c.Name, names), oneOf(names)))
 		}
 		if all = append(all, c); len(all) > maxColumns {
 			return nil, fmt.Errorf("these are more than %d columns", maxColumns)
@@ -210,13 +212,18 @@ func Columns(text string) (all []Column, err error) {
 // isColumn reports whether a field can be a column.
 func (f *field) isColumn() bool { return f.short == "" && f.name != "text" }
 
-func columnNames() (names []string) {
+func fieldNames(with func(*field) bool) (names []string) {
 	for _, f := range append(fields[:len(fields):len(fields)], headerField, bodyField) {
-		if f.isColumn() {
+		if with(f) {
 			names = append(names, f.name)
 		}
 	}
 	return names
+}
+
+func oneOf(names []string) string {
+	return "; expected one of: " + strings.NewReplacer("header.", "header.NAME", "body.", "body.PATH").
+		Replace(strings.Join(names, ", "))
 }
 
 // NeedsBody reports whether the column shows a part of the body.
@@ -287,6 +294,23 @@ func Fields() []Field {
 	all := make([]Field, 0, len(fields)+2)
 	for _, f := range append(fields[:len(fields):len(fields)], headerField, bodyField) {
 		all = append(all, Field{f.name, f.doc, f.takes(), f.example})
+	}
+	return all
+}
+
+// Help returns terms as examples, and what each matches.
+func Help() [][2]string {
+	all := [][2]string{{"queue:orders.* state:parked", "both; * is any characters, ? is one"},
+		{"reason:expired OR reason:maxlen", "one of them, or both"}, {"-queue:orders.*", "not that; so does NOT"},
+		{"(age:>2h OR attempt:5) error:*", "parentheses group, and AND binds closer than OR; * alone: there is one"},
+		{"size:1kb..4MiB", "a range; numbers and times also take > >= < <="},
+		{`error:/time.?out/`, "a regular expression (RE2), of texts and names"}, {"ACME", "short for text:ACME"}}
+	for _, f := range append(fields[:len(fields):len(fields)], headerField, bodyField) {
+		doc := strings.ReplaceAll(cmp.Or(f.doc, "that property of AMQP"), "`", "")
+		if len(f.values) > 0 {
+			doc += ": " + strings.Join(f.values, ", ")
+		}
+		all = append(all, [2]string{f.example, doc})
 	}
 	return all
 }

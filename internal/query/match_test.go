@@ -506,7 +506,8 @@ func TestColumns(t *testing.T) {
 		expect.Equal(t, strings.Join(got, "|"), c.want, "%s", c.text)
 	}
 	for text, want := range map[string]string{
-		"qeue": `there is no column "qeue" (did you mean "queue"?)`, "queue,text": `there is no column "text"`,
+		"qeue": `there is no column "qeue" (did you mean "queue"?)`, "queue,text": `there is no column "text"`, "zzz": `there is no column "zzz"; expected one of: queue, state, reason, error, exception, group, attempt, replays, age, due, parked, ` +
+			"failed, first, why, note, policy, rule, adopted, id, size, exchange, key, type, content_type, message_id, correlation_id, app_id, header.NAME, body.PATH",
 		"before": `there is no column "before"`, "header.": `the column "header." has no name`,
 		"body": `the column "body" has no name or path, as in header.tenant or body.order.id`, "id,queue,state,reason,error,group,age,why,note,size,key": "these are more than 10 columns",
 		strings.Repeat("x", 1025): "the names of the columns are longer than 1024 bytes",

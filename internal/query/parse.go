@@ -1,6 +1,7 @@
 package query
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"unicode"
@@ -349,7 +350,8 @@ func (p *parser) named(t *term, from int, word string) {
 		p.fail(from, "expected a name or a path, as in %s",
 			map[string]*field{"header": headerField, "body": bodyField}[word].example)
 	}
-	p.fail(from, "there is no field %q%s; to search for the text itself, put it in quotes", word, nearest(word))
+	p.fail(from, "there is no field %q%s; to search for the text itself, put it in quotes", word,
+		cmp.Or(nearest(word), oneOf(fieldNames(func(*field) bool { return true }))))
 }
 
 // nearest proposes a field that begins like an unknown word.

@@ -74,6 +74,7 @@ func TestErrorsPointAtTheCharacter(t *testing.T) {
 	for text, want := range map[string]string{
 		// the caret stands below the character
 		"qeue:orders":             "^ there is no field \"qeue\"",
+		"is:parked":               "^ there is no field \"is\"; expected one of: queue, state, reason, ",
 		"ok stat:parked":          "   ^ there is no field \"stat\", perhaps state",
 		"queue:":                  "      ^ expected a value, as in queue:orders.*",
 		"queue: orders":           "      ^ expected a value",

@@ -1,7 +1,6 @@
 package webui
 
 import (
-	"cmp"
 	"fmt"
 	"html"
 	"html/template"
@@ -58,7 +57,7 @@ var functions = template.FuncMap{
 	"len64":  func(all []inspect.Message) int64 { return int64(len(all)) },
 
 	"hasPrefix": strings.HasPrefix,
-	"queryHelp": queryHelp,
+	"queryHelp": query.Help,
 }
 
 // count is a number with its thousands separated; "" for one that is not known.
@@ -307,16 +306,6 @@ func quoteValue(s string) string {
 		return s
 	}
 	return query.Quote(s)
-}
-
-// queryHelp is the help page's part about queries: an example of each term, and what it matches.
-func queryHelp() (all [][2]string) {
-	all = [][2]string{{"queue:orders.* state:parked", "both; * is any characters, ? is one"},
-		{"reason:expired OR reason:maxlen", "one of them, or both"}, {"-queue:orders.*", "not that; so does NOT"}}
-	for _, f := range query.Fields() {
-		all = append(all, [2]string{f.Example, strings.ReplaceAll(cmp.Or(f.Doc, "that property of AMQP"), "`", "")})
-	}
-	return all
 }
 
 // svgPath is numbers as an SVG path in a box.
