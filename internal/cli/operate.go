@@ -36,6 +36,9 @@ func (p *program) operate(ctx context.Context, client httpapi.Client, d *action,
 		show(w)
 		err = w.Flush()
 	}
+	if err == nil && plan.Count == 0 && r.Query != "" && !strings.ContainsAny(r.Query, `: "`) {
+		fmt.Fprintf(p.err, "%.80q is taken as a query; an id has 36 characters.\n", r.Query)
+	}
 	switch {
 	case err != nil:
 		return err

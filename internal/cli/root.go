@@ -147,7 +147,25 @@ Data goes to standard output, everything else to standard error.
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) {
 		fmt.Fprint(c.OutOrStdout(), helpText(c, min(p.tableOn(c.OutOrStdout()).width, lineWidth)))
 	})
-	return completed(commandGroup(root))
+	return completed(helpFails(commandGroup(root)))
+}
+
+// helpFails makes `help` refuse what is no command: cobra would show the whole help and call that a success.
+func helpFails(root *cobra.Command) *cobra.Command {
+	root.InitDefaultHelpCmd()
+	help, _, _ := root.Find([]string{"help"})
+	show := help.Run
+	help.Args = cobra.ArbitraryArgs
+	help.Run, help.RunE = nil, func(c *cobra.Command, args []string) error {
+		if of, rest, _ := root.Find(args); of.HasSubCommands() {
+			if err := of.ValidateArgs(rest); err != nil {
+				return err
+			}
+		}
+		show(c, args)
+		return nil
+	}
+	return root
 }
 
 // queryTopic is no command, but a help.
@@ -206,8 +224,11 @@ func commandGroup(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 		if len(args) == 0 {
 			return nil
 		}
-		hint := ""
-		if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		hint, near := "", c.SuggestionsFor(args[0])
+		if other := otherwise[args[0]]; other != "" && !c.HasParent() {
+			near = []string{other}
+		}
+		if len(near) > 0 {
 			hint = fmt.Sprintf(" (did you mean %q?)", near[0])
 		}
 		return fmt.Errorf("%s has no command %q%s: %w", c.CommandPath(), args[0], hint, errUsage)
@@ -215,6 +236,11 @@ func commandGroup(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	return c
 }
+
+// otherwise has what one may call a command, and what it is called.
+var otherwise = map[string]string{"tail": "messages tail", "list": "messages list", "show": "messages show",
+	"count": "messages count", "why": "messages show ID", "explain": "messages show ID", "watch": "status --watch",
+	"operations": "ops"}
 
 // completed has the help of each command begin with what it does in short, and makes those without Args take the
 // arguments that their usage shows.
