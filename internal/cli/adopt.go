@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/retry"
 )
@@ -180,20 +182,27 @@ func (p *program) listDeadLetterQueues(ctx context.Context, client httpapi.Clien
 			fmt.Fprintln(w, "No queue looks like a dead-letter queue. You can still name one: redrive adopt QUEUE.")
 			return
 		}
-		fmt.Fprintln(w, "QUEUE\tREADY\tCONSUMERS\tTYPE\tDEAD LETTERS OF\tFOLLOWED\tWHY")
-		for _, q := range all.Queues {
-			of := "not known"
-			if len(q.WorkQueues) > 0 {
-				of = strings.Join(q.WorkQueues, ", ")
-			}
-			followed, why := "no", q.Why
-			if q.Follow != nil {
-				followed, why = q.Follow.State+", "+q.Follow.Then, cmp.Or(q.Follow.Why, q.Why)
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-				cell(q.Queue), count(q.Ready), count(q.Consumers), plain(q.Kind), cell(of), plain(followed), plain(why))
-		}
+		rows(w, deadLetterColumns, all.Queues, time.Now())
 	})
+}
+
+var deadLetterColumns = []column[operations.DeadLetterQueue]{
+	{Field: "Queue"}, {Field: "Ready"}, {Field: "Consumers"}, {Head: "Type", Field: "Kind"},
+	{Head: "Dead letters of", Narrow: inspect.Below, Value: func(q operations.DeadLetterQueue) any {
+		return cmp.Or(strings.Join(q.WorkQueues, ", "), "not known")
+	}},
+	{Head: "Followed", Value: func(q operations.DeadLetterQueue) any {
+		if q.Follow == nil {
+			return "no"
+		}
+		return q.Follow.State + ", " + q.Follow.Then
+	}},
+	{Field: "Why", Narrow: inspect.Below, Value: func(q operations.DeadLetterQueue) any {
+		if q.Follow == nil {
+			return q.Why
+		}
+		return cmp.Or(q.Follow.Why, q.Why)
+	}},
 }
 
 func (p *program) allowReplays() *cobra.Command {

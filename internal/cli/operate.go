@@ -264,11 +264,11 @@ func preview(w io.Writer, p operations.Plan, starts string, now time.Time) {
 		}
 	}
 	if len(p.Samples) > 0 {
-		fmt.Fprintln(w, "\nSome of them:\nID\tSTATE\tFAILED\tWHAT WENT WRONG")
-		for _, m := range p.Samples {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", plain(m.ID), plain(m.State), ago(&m.Failed, now),
-				cell(cmp.Or(m.Error, m.Reason)))
-		}
+		fmt.Fprintln(w, "\nSome of them:")
+		rows(w, []column[inspect.Message]{{Field: "ID"}, {Field: "State"}, {Field: "Failed"},
+			{Head: "What went wrong", Narrow: inspect.Below, Value: func(m inspect.Message) any {
+				return cmp.Or(m.Error, m.Reason)
+			}}}, p.Samples, now)
 	}
 	section(w, "Before you start:", p.Warnings)
 	section(w, "It cannot start:", p.Blocked)

@@ -245,7 +245,6 @@ const (
 	noteIndent = "    "
 	minColumn  = 10 // what is left of a column that is cut, or its heading
 	fairColumn = 24 // what is left before other columns go: a time is whole
-	fairText   = 40 // what is left of long text before it goes below its row
 	maxQueue   = 40 // the longest name of a queue that is never cut
 	minRoom    = 20 // of text that wraps
 	maxOnRow   = 300
@@ -292,7 +291,7 @@ func (t *table) measure() (widths, fair, worst []int) {
 			if c == len(widths) {
 				widths, fair, worst = append(widths, 0), append(fair, fairColumn), append(worst, minColumn)
 				if len(t.narrow) > c && t.narrow[c] == inspect.Below {
-					fair[c] = fairText
+					fair[c] = maxOnRow // whole, or below its row
 				}
 			}
 			n := utf8.RuneCountInString(text)
@@ -322,13 +321,19 @@ func lineOf(widths []int) int {
 	return total
 }
 
-// fit makes the table as wide as a line at most: columns of long text go below their rows, those without a value go,
-// others go in the order of Column.Narrow, and then the widest are cut. It returns the headings of those that are gone.
+// fit makes the table as wide as a line at most: columns of long text go below their rows, the longest first, those
+// without a value go, others go in the order of Column.Narrow, and then the widest are cut. It returns the headings of
+// those that are gone.
 func (t *table) fit(width int) (left []string) {
 	widths, fair, worst := t.measure()
 	for lineOf(fair) > width && len(t.narrow) > 0 {
 		last := slices.Max(t.narrow)
 		c := slices.Index(t.narrow, last)
+		for other, narrow := range t.narrow {
+			if narrow == inspect.Below && last == narrow && widths[other] > widths[c] {
+				c = other
+			}
+		}
 		if none := t.empty(); none > 0 && last != inspect.Below {
 			c = none
 		} else if last <= 0 {

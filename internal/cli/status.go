@@ -319,7 +319,7 @@ Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or no rou
 				return err
 			}
 			all, failed := sendTests(c.Context(), &cfg.Notify, routes, notify.Kind(event))
-			columns := []column[routeTest]{{Field: "Route"}, {Field: "Result"}, {Field: "Error"}}
+			columns := []column[routeTest]{{Field: "Route"}, {Field: "Result"}, {Field: "Error", Narrow: inspect.Below}}
 			if err := listColumns(p, all, all, columns); err != nil || failed == 0 {
 				return err
 			}

@@ -500,6 +500,42 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 	}
 }
 
+// Long text is whole at each width, beside its row or below it, and short text stays beside.
+func TestLongTextIsWholeAtEachWidth(t *testing.T) {
+	now := time.Now()
+	for _, why := range []string{"no stock", "the card was declined by the bank", strings.Repeat("the card was declined ", 6) + "again"} {
+		for name, draw := range map[string]func(io.Writer){
+			"messages": drawing(inspect.MessageColumns, inspect.Message{ID: oneID, Queue: "orders", State: "parked", Error: why}),
+			"operations": drawing(operations.Columns, operations.Operation{Plan: operations.Plan{ID: oneID, Verb: actions.Replay, Query: "queue:orders"},
+				State: "stopped", StartedBy: "dana", Why: why}),
+			"failures":    drawing(stepColumns, inspect.Step{Attempt: 1, Failed: now, Reason: "rejected", Delay: "10s", Why: why}),
+			"audit":       drawing(auditColumns, audit.Entry{At: now, Who: "dana", Did: "operation.start", Outcome: "done", On: "queue:orders state:parked", Why: why}),
+			"outcomes":    drawing(outcomeColumns, actions.Outcome{ID: oneID, Queue: "orders", Outcome: "skipped", Why: why}),
+			"dead letter": drawing(deadLetterColumns, operations.DeadLetterQueue{Queue: "orders.dlq", Why: why}),
+			"samples": func(w io.Writer) {
+				preview(w, operations.Plan{Samples: []inspect.Message{{ID: oneID, Error: why}}}, now)
+			},
+		} {
+			for width := 80; width <= 240; width += 20 {
+				var b strings.Builder
+				w := &tableWriter{to: &b, width: width}
+				draw(w)
+				must(t, w.Flush())
+				if said := strings.Join(strings.Fields(b.String()), " "); !strings.Contains(said, why) || strings.Contains(said, "…") {
+					t.Errorf("%s at %d do not say %q:\n%s", name, width, why, &b)
+				}
+				if beside := !strings.Contains(b.String(), "\n    why: "); why == "no stock" && width > 160 && !beside {
+					t.Errorf("%s at %d have it below:\n%s", name, width, &b)
+				}
+			}
+		}
+	}
+}
+
+func drawing[T any](columns []column[T], one T) func(io.Writer) {
+	return func(w io.Writer) { rows(w, columns, []T{one}, time.Now()) }
+}
+
 // A message's page shows a stack trace as it was written, and a list in one line.
 func TestAStackTraceKeepsItsLines(t *testing.T) {
 	trace := "java.lang.IllegalStateException: no stock\r\n\tat shop.Orders.take(Orders.java:17)\n\n\tat shop.Main\x1b[2J\n"
