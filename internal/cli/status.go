@@ -109,7 +109,7 @@ func elsewhere(q inspect.Queue) bool { return q.Way != "" && q.Way != "disk" && 
 
 func failing(w io.Writer, st inspect.Overview, now time.Time) {
 	fmt.Fprintln(w)
-	rows(w, []column[inspect.Queue]{
+	columns := []column[inspect.Queue]{
 		{Head: "Queue", Field: "Name"}, {Field: "Policy", Narrow: 3}, {Head: "Waits in", Field: "Way", Narrow: 4},
 		{Head: "Waiting", Value: func(q inspect.Queue) any {
 			if elsewhere(q) {
@@ -120,7 +120,17 @@ func failing(w io.Writer, st inspect.Overview, now time.Time) {
 		{Head: "Next due", Value: func(q inspect.Queue) any { return inspect.Ahead{Time: q.NextDue} }},
 		{Field: "Parked"}, {Head: "Failed/min", Field: "Failed", Narrow: 2},
 		{Head: "Retried/min", Field: "Retried", Narrow: 6}, {Head: "Parked/min", Field: "ParkedIn", Narrow: 7},
-	}, st.Queues, now)
+	}
+	if slices.ContainsFunc(st.Queues, func(q inspect.Queue) bool { return q.HeldBack() }) {
+		columns = append(columns, column[inspect.Queue]{Head: "Retries", Narrow: inspect.Below,
+			Value: func(q inspect.Queue) any {
+				if q.HeldBack() {
+					return retries(q, now)
+				}
+				return asUsual
+			}})
+	}
+	rows(w, columns, st.Queues, now)
 	if st.MoreQueues > 0 {
 		fmt.Fprintf(w, "\nand %d more: redrive queues\n", st.MoreQueues)
 	}

@@ -592,6 +592,12 @@ func TestQueuesShowsEachWaitReason(t *testing.T) {
 		if want == "" || !strings.Contains(out.String(), "\t"+want) {
 			t.Errorf("%s: %q is not in\n%s", why, want, out.String())
 		}
+		said := text(func(w io.Writer) {
+			status(w, inspect.Overview{Queues: []inspect.Queue{{Name: "mail"}, inspecttest.WaitingQueue(why, now)}}, now)
+		})
+		if strings.Contains(said, "  "+want) == why.IsLimit() || strings.Contains(said, "RETRIES\n") == why.IsLimit() {
+			t.Errorf("%s: status shows\n%s", why, said)
+		}
 	}
 }
 
