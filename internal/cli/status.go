@@ -257,36 +257,39 @@ func (t *tail) show(fresh []inspect.Message) error {
 	if t.format != "table" {
 		return list(t.program, fresh, fresh, messageID, nil)
 	}
-	now := time.Now()
+	w := t.tableOn(t.out)
 	if !t.begun {
 		t.begun = true
-		fmt.Fprintln(t.out, "FAILED                   QUEUE                     ATTEMPT  "+
-			"ID                                    WHY")
+		fmt.Fprintf(w, "%-8s  %-36s  QUEUE\n", "AT (UTC)", "ID")
 	}
-	for _, m := range fresh {
-		why := m.Reason
+	failed(w, fresh, time.Now())
+	return w.Flush()
+}
+
+// failed writes messages that come one by one: their columns have the same width each time, and the rest is below.
+func failed(w io.Writer, all []inspect.Message, now time.Time) {
+	for _, m := range all {
+		row := fmt.Sprintf("%s  %-36s  %s", m.Failed.UTC().Format(time.TimeOnly), plain(m.ID), cell(m.Queue))
+		if width := room(w, 0); width > 0 {
+			row = cut(row, width)
+		}
+		fmt.Fprintln(w, row)
+		what, why := fmt.Sprintf("attempt %d, ", m.Attempt), m.Reason
+		switch {
+		case m.Held != "":
+			what += m.Held
+		case m.Due != nil:
+			what += "due " + untilText(m.Due, now)
+		default:
+			what += strings.TrimSuffix(m.State+", "+m.ParkedFor, ", ")
+		}
 		if m.Error != "" {
 			why += ": " + m.Error
 		}
-		if m.Due != nil {
-			why = "due " + untilText(m.Due, now) + "; " + why
-		} else if m.ParkedFor != "" {
-			why = m.State + ", " + m.ParkedFor + "; " + why
-		}
-		if _, err := fmt.Fprintf(t.out, "%s  %-24s  %7d  %s  %s\n", timeText(&m.Failed), t.short(m.Queue, 24),
-			m.Attempt, plain(m.ID), t.short(why, 100)); err != nil {
-			return err
+		for _, line := range wrapped(cell(what+"; why: "+why), room(w, len(noteIndent))) {
+			fmt.Fprintln(w, noteIndent+line)
 		}
 	}
-	return nil
-}
-
-// short is a text in a column of lines that come one by one: whole where no person looks.
-func (t *tail) short(s string, most int) string {
-	if s = cell(s); t.wide || !isTerminal(t.out) {
-		return s
-	}
-	return cut(s, most)
 }
 
 func (p *program) notify() *cobra.Command {

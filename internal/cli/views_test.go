@@ -136,6 +136,7 @@ var views = map[string]func(*rapid.T, io.Writer, time.Time) (lines int){
 	"queues":     drawn(queueColumns(time.Now())),
 	"operations": drawn(operations.Columns),
 	"audit":      drawn(auditColumns),
+	"tail":       shown(failed),
 	"status": func(t *rapid.T, w io.Writer, now time.Time) int {
 		st := filled[inspect.Overview](t)
 		// The service, two conditions, two notices, what waits; replicas and queues, with their heads.
@@ -530,6 +531,34 @@ func TestLongTextIsWholeAtEachWidth(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What comes one by one fits the terminal too, in columns that stay where they are.
+func TestTailFitsTheTerminal(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	due, why := now.Add(time.Minute), strings.Repeat("the card was declined ", 6)+"again"
+	shown := func(width int, all ...inspect.Message) string {
+		var b strings.Builder
+		w := &tableWriter{to: &b, width: width}
+		failed(w, all, now)
+		must(t, w.Flush())
+		return b.String()
+	}
+	waiting := inspect.Message{ID: oneID, Queue: "orders", Attempt: 3, State: "waiting", Failed: now, Due: &due, Reason: "rejected", Error: why}
+	for line := range strings.Lines(shown(80, waiting, inspect.Message{ID: oneID, Queue: longName, Error: longName + why})) {
+		if n := utf8.RuneCountInString(line); n > 81 {
+			t.Errorf("a line has %d characters: %s", n, line)
+		}
+	}
+	row := "22:13:20  " + oneID + "  orders\n    attempt 3, "
+	expect.Equal(t, shown(0, waiting), row+"due in 1m; why: rejected: "+why+"\n", "where no person looks")
+	if got := strings.Join(strings.Fields(shown(80, waiting)), " "); !strings.HasSuffix(got, "orders attempt 3, due in 1m; why: rejected: "+why) {
+		t.Errorf("at 80 it shows %s", got)
+	}
+	waiting.Held = "breaker open"
+	expect.Equal(t, strings.HasPrefix(shown(80, waiting), row+"breaker open; why: "), true, "it says what holds it back")
+	parked := inspect.Message{ID: oneID, Queue: "orders", Attempt: 3, State: "parked", ParkedFor: "no policy", Failed: now, Reason: "expired"}
+	expect.Equal(t, shown(80, parked), row+"parked, no policy; why: expired\n", "a parked one")
 }
 
 func drawing[T any](columns []column[T], one T) func(io.Writer) {
