@@ -514,7 +514,7 @@ func TestLongTextIsWholeAtEachWidth(t *testing.T) {
 			"outcomes":    drawing(outcomeColumns, actions.Outcome{ID: oneID, Queue: "orders", Outcome: "skipped", Why: why}),
 			"dead letter": drawing(deadLetterColumns, operations.DeadLetterQueue{Queue: "orders.dlq", Why: why}),
 			"samples": func(w io.Writer) {
-				preview(w, operations.Plan{Samples: []inspect.Message{{ID: oneID, Error: why}}}, now)
+				preview(w, operations.Plan{Samples: []inspect.Message{{ID: oneID, Error: why}}}, "", now)
 			},
 		} {
 			for width := 80; width <= 240; width += 20 {
