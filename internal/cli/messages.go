@@ -386,7 +386,11 @@ func queueColumns(now time.Time) []column[inspect.Queue] {
 func queueDetail(w io.Writer, q inspect.QueueDetail, now time.Time) {
 	var all [][2]string
 	for _, c := range queueColumns(now) {
-		all = append(all, [2]string{cmp.Or(c.Head, c.Field), valueText(c.Of(q.Queue), now)})
+		value := valueText(c.Of(q.Queue), now)
+		if c.Head == "Retries" && q.NotEnrolled != "" {
+			value = fmt.Sprintf("no: %s; redrive enroll %s", q.NotEnrolled, doctor.Quote(q.Name))
+		}
+		all = append(all, [2]string{cmp.Or(c.Head, c.Field), value})
 	}
 	for _, c := range q.Conditions {
 		all = append(all, [2]string{"Wrong now", fmt.Sprintf("%s (since %s)", c.Text, timeText(&c.Since))})
@@ -404,7 +408,7 @@ func queueDetail(w io.Writer, q inspect.QueueDetail, now time.Time) {
 		if len(f.Rules) > 0 {
 			all = append(all, [2]string{"Rules", count(len(f.Rules))})
 		}
-	} else {
+	} else if q.NotEnrolled == "" {
 		all = append(all, [2]string{"No policy", "every failed message is parked"})
 	}
 	pairs(w, all)

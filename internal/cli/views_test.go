@@ -683,6 +683,10 @@ func TestAQueueIsShownWhole(t *testing.T) {
 	if shown := text(func(w io.Writer) { queueDetail(w, q, now) }); !strings.Contains(shown, "every failed message is parked") {
 		t.Errorf("without a policy it shows\n%s", shown)
 	}
+	q.NotEnrolled = "not enrolled, what consumers reject is gone"
+	shown = text(func(w io.Writer) { queueDetail(w, q, now) })
+	expect.Contains(t, shown, "one that is not enrolled", "no: not enrolled, what consumers reject is gone; redrive enroll 'orders eu'\n")
+	expect.Equal(t, strings.Contains(shown, "is parked"), false, "it says that messages are parked")
 }
 
 // One group is shown with its newest error as it came.

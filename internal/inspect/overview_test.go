@@ -400,6 +400,18 @@ func TestOneQueue(t *testing.T) {
 		if err != nil || quiet.Name != "other" || quiet.Next == nil || quiet.Groups == nil {
 			t.Errorf("one without messages is %+v, %v", quiet, err)
 		}
+		unenrolled := func(by auth.Caller, queue, to string) string {
+			d.Broker.(*inspecttest.Queues).Set(queue, inspect.AtBroker{Exists: true, DeadLetters: to})
+			q, err := d.Queue(ctx, by, queue)
+			must(t, err)
+			return q.NotEnrolled
+		}
+		few, viewer := caller(auth.Viewer, "old?"), caller(auth.Viewer)
+		expect.Equal(t, unenrolled(viewer, "old1", ""), "", "it may be enrolled")
+		expect.Equal(t, unenrolled(viewer, "old2", inspect.Nowhere), "not enrolled, what consumers reject is gone", "of a queue without an exchange")
+		expect.Equal(t, unenrolled(viewer, "old3", `to the queue "secret"`), `not enrolled, its dead letters go to the queue "secret"`, "of one that dead-letters")
+		expect.Equal(t, unenrolled(few, "old4", `to the queue "secret"`), "not enrolled, its dead letters go elsewhere", "for who may not see the other")
+		expect.Equal(t, unenrolled(viewer, "mail", inspect.Nowhere), "", "of one with messages, which are retried")
 	})
 }
 

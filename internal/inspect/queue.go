@@ -79,6 +79,9 @@ type AtBroker struct {
 	DeadLetters string `json:"-" csv:"-"`
 }
 
+// Nowhere is AtBroker.DeadLetters of a queue without a dead-letter exchange.
+const Nowhere = "nowhere"
+
 // BrokerColumns show what RabbitMQ says of a queue, on the page and on the command line.
 var BrokerColumns = []Column[AtBroker]{{Field: "Consumers"}, {Field: "Ready"}, {Field: "Unacked", Narrow: 3}}
 
@@ -126,6 +129,8 @@ type QueueDetail struct {
 	InForce    *PolicyInForce        `json:"policy_in_force,omitempty"`
 	Conditions []condition.Condition `json:"conditions" doc:"What is wrong with the queue, or makes its messages wait."`
 	Checkup    Checkup               `json:"checkup" doc:"What redrive doctor would say of the queue."`
+	// NotEnrolled is only of a queue that Queues does not list: of others the kept messages are retried.
+	NotEnrolled string `json:"not_enrolled,omitempty" doc:"Why the service receives no dead letter of the queue."`
 }
 
 // Checkup is what the checks of redrive doctor found about queues.
@@ -203,6 +208,17 @@ func (in *Inspector) Queue(ctx context.Context, by auth.Caller, name string) (d 
 	}
 	if d.Queue = all[0]; !listed && (d.Broker == nil || !d.Broker.Exists) {
 		return d, in.Meant(ctx, by, name, fmt.Errorf("%w: the queue %.255q", ErrNotFound, name))
+	}
+	if d.Broker != nil && !listed {
+		switch to := d.Broker.DeadLetters; {
+		case to == "":
+		case to == Nowhere:
+			d.NotEnrolled = "not enrolled, what consumers reject is gone"
+		case by.Queues != nil: // the text names another queue or exchange
+			d.NotEnrolled = "not enrolled, its dead letters go elsewhere"
+		default:
+			d.NotEnrolled = "not enrolled, its dead letters go " + to
+		}
 	}
 	d.Hour, d.Day, d.Next = []Flow{}, []Flow{}, []Message{}
 	if in.Activity != nil {

@@ -151,8 +151,10 @@ func (q brokerQueues) deadLettersElsewhere(name string, at *management.Queue) st
 	switch {
 	case q.followers.follows("", name):
 		return ""
+	case wire.OwnQueue(name), !set && at.Effective == nil: // RabbitMQ 3 without statistics does not tell
+		return ""
 	case !set:
-		return "nowhere"
+		return inspect.Nowhere
 	case exchange == "" && q.followers.follows(queue, ""):
 		return ""
 	case exchange == "" && queue != "":

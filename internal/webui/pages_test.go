@@ -749,6 +749,16 @@ func TestThePageShowsWhatDoctorFound(t *testing.T) {
 	expect.Contains(t, as("/queues/orders.capture"), "the page before a checkup", "Check its setup:")
 }
 
+// A queue that does not dead-letter to Redrive is not said to be retried.
+func TestThePageOfAQueueThatIsNotEnrolled(t *testing.T) {
+	s := webtest.Stocked(inspect.Config{})
+	s.Told.At = map[string]inspect.AtBroker{"old.reports": {Exists: true, DeadLetters: inspect.Nowhere}}
+	page := shown(s, "/queues/old.reports")
+	expect.Contains(t, page, "the page", "Retries: no: not enrolled, what consumers reject is gone. Enroll it:", "<code>redrive enroll old.reports</code>")
+	expect.Equal(t, strings.Contains(page, "retries work"), false, "it says that it is retried")
+	expect.Contains(t, shown(s, "/queues/orders.capture"), "the page of another", "Retries: <")
+}
+
 // A queue's page has the same picture of its last hour and of its last day.
 func TestAQueuesPageHasItsLastDay(t *testing.T) {
 	page := shown(webtest.Stocked(inspect.Config{}), "/queues/orders.capture")
