@@ -222,8 +222,18 @@ func TestAReportIsTheCallersWord(t *testing.T) {
 			t.Errorf("%s of %.80q by %s: the log has %q, want %q", c.action, c.queues, c.by.Role, logged, c.logged)
 		}
 	}
-	d.audit.Full = errors.New("disk full")
 	enrolled := actions.Report{Action: actions.Enroll, Queues: []string{"orders"}}
+	before := len(d.audit.All())
+	for _, d.at = range []actions.Place{{Cluster: "rabbit@other", VHost: "/"}, {Cluster: "rabbit@here", VHost: "other"}} {
+		enrolled.Place = actions.Place{Cluster: "rabbit@here", VHost: "/"}
+		expect.Err(t, d.Report(ctx, caller(auth.Admin), enrolled), inspect.ErrPrecondition, "done elsewhere than %v", d.at)
+	}
+	d.away = errors.New("not connected")
+	expect.Err(t, d.Report(ctx, caller(auth.Admin), enrolled), d.away, "while the service does not know where it is")
+	expect.Equal(t, len(d.audit.All()), before, "entries about another RabbitMQ")
+	d.at, d.away = enrolled.Place, nil
+	must(t, d.Report(ctx, caller(auth.Admin), enrolled))
+	d.audit.Full = errors.New("disk full")
 	expect.Err(t, d.Report(ctx, caller(auth.Admin), enrolled), actions.ErrNoAudit, "without audit")
 }
 

@@ -71,6 +71,8 @@ type Config struct {
 	Force func(queue, to, by, why string)
 	// AuditShort says that what room is left is for the entries of administrators; nil: never.
 	AuditShort func() error
+	// At returns where in RabbitMQ the service is, for reports.
+	At func(context.Context) (Place, error)
 	// Large bounds how many large bodies are exported and imported at once. The virtual hosts of a
 	// process share it; nil: of these actions alone.
 	Large *background.Places

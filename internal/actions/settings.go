@@ -352,10 +352,17 @@ const MaxReported = 500
 type Report struct {
 	Action string   `json:"action" enum:"enroll,unenroll,move,doctor.fix"`
 	Queues []string `json:"queues" minItems:"1" maxItems:"500" doc:"Which queues; of a move from and to."`
+	Place
+}
+
+// Place is where in RabbitMQ something was done. The service logs what was done where it is itself.
+type Place struct {
+	Cluster string `json:"cluster" doc:"The name of RabbitMQ's cluster."`
+	VHost   string `json:"vhost" doc:"The virtual host."`
 }
 
 // Report writes a caller's report to the audit log. Only such entries begin with "reported.".
-func (a *Actions) Report(_ context.Context, by auth.Caller, r Report) error {
+func (a *Actions) Report(ctx context.Context, by auth.Caller, r Report) error {
 	separator := ", "
 	switch r.Action {
 	case Enroll, Unenroll, DoctorFix:
@@ -382,6 +389,14 @@ func (a *Actions) Report(_ context.Context, by auth.Caller, r Report) error {
 		if queue == "" || len(queue) > maxNameLen {
 			return fmt.Errorf("%w: %.60q is no queue's name", inspect.ErrInvalid, queue)
 		}
+	}
+	at, err := a.At(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: where the service itself is: %w", inspect.ErrPrecondition, err)
+	}
+	if at != r.Place {
+		return fmt.Errorf("%w: it was done in the virtual host %q of %q, and this service is for %q of %q",
+			inspect.ErrPrecondition, r.VHost, r.Cluster, at.VHost, at.Cluster)
 	}
 	line := auditLine(by, did, on, 0, "")
 	if err := a.mayWrite(by, line); err != nil {

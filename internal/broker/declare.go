@@ -369,6 +369,12 @@ func needsMajority(conn *amqp.Connection) bool {
 	return yes
 }
 
+// clusterOf returns the name of RabbitMQ's cluster, which the management API has as well.
+func clusterOf(conn *amqp.Connection) string {
+	name, _ := conn.Properties["cluster_name"].(string)
+	return name
+}
+
 // versionOf returns RabbitMQ's version, such as "4.3.1".
 func versionOf(conn *amqp.Connection) string {
 	v, _ := conn.Properties["version"].(string)

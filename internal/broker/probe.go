@@ -38,6 +38,9 @@ func (p *Probe) At() string { return p.at }
 // Version returns RabbitMQ's version.
 func (p *Probe) Version() string { return versionOf(p.conn) }
 
+// Cluster returns the name of RabbitMQ's cluster.
+func (p *Probe) Cluster() string { return clusterOf(p.conn) }
+
 // FrameMax returns the negotiated maximum size of a frame, in bytes; 0: no limit.
 func (p *Probe) FrameMax() int { return p.conn.Config.FrameSize }
 

@@ -296,6 +296,15 @@ func (p *Publisher) Version(ctx context.Context) (string, error) {
 	return versionOf(conn), nil
 }
 
+// Cluster returns the name of RabbitMQ's cluster.
+func (p *Publisher) Cluster(ctx context.Context) (string, error) {
+	conn, err := p.usableConn(ctx)
+	if err != nil {
+		return "", err
+	}
+	return clusterOf(conn), nil
+}
+
 // Queue returns how many consumers and ready messages a queue has: wire.ErrQueueGone
 // when there is no such queue.
 func (p *Publisher) Queue(ctx context.Context, name string) (consumers, ready int, err error) {

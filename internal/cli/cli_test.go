@@ -165,7 +165,7 @@ func brokerURL(t *testing.T, v *brokertest.VHost, folder string) string {
 //	reject QUEUE, take QUEUE BODY...   one message that is there; those, in order
 //	report QUEUE ERROR                 a failure, as a client that publishes it
 //	further FILE                       another virtual host, as broker.vhosts in FILE, with a user
-//	                                   of the service's own and with $ADMIN2
+//	                                   of the service's own, with $ADMIN2 and a queue foreign
 func setUp(t *testing.T, cmds map[string]func(*testscript.TestScript, bool, []string), v *brokertest.VHost) {
 	object := func(ts *testscript.TestScript, text string) (m map[string]any) {
 		ts.Check(json.Unmarshal([]byte(text), &m))
@@ -238,6 +238,7 @@ func setUp(t *testing.T, cmds map[string]func(*testscript.TestScript, bool, []st
 	cmds["further"] = func(ts *testscript.TestScript, _ bool, args []string) {
 		other := brokertest.NewVHost(t, v.Broker)
 		other.ServiceURL(brokertest.Works("orders"))
+		other.Queue("foreign", amqp.Table{})
 		ts.Setenv("ADMIN2", person(other, "management"))
 		ts.Setenv("OTHER", other.Name)
 		ts.Setenv("OTHER_USER", other.ServiceUser())

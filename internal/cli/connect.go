@@ -18,6 +18,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/query"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
 
 // withAddress adds the flags that say which service to ask. Credentials are no flags: every user of the machine can
@@ -55,21 +56,36 @@ func (p *program) locate(c *cobra.Command, cfg *config.Config) error {
 const reportTimeout = 5 * time.Second
 
 // report reports to the service's audit log what the command did at RabbitMQ. The command has succeeded whether or not
-// this does: an error is one line, and only where an address was given.
-func (p *program) report(ctx context.Context, action string, queues []string) {
+// this does: an error is one line, and only where an address was given. The address may lead to the service of another
+// RabbitMQ, which refuses it.
+func (p *program) report(
+	ctx context.Context, action string, queues []string, at func(context.Context) (actions.Place, error),
+) {
 	if len(queues) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTimeout)
 	defer cancel()
 	client, err := p.client()
+	var place actions.Place
+	if err == nil {
+		place, err = at(ctx)
+	}
 	for some := range slices.Chunk(queues, actions.MaxReported) {
 		if err == nil {
-			err = client.Report(ctx, actions.Report{Action: action, Queues: some})
+			err = client.Report(ctx, actions.Report{Action: action, Queues: some, Place: place})
 		}
 	}
 	if err != nil && p.named {
 		fmt.Fprintf(p.err, "It is done, but not in the audit log: %s\n", plain(hint.Text(err)))
+	}
+}
+
+// placeOf returns where a client of the management API changes things.
+func placeOf(m *management.Client) func(context.Context) (actions.Place, error) {
+	return func(ctx context.Context) (actions.Place, error) {
+		o, err := m.Overview(ctx)
+		return actions.Place{Cluster: o.Cluster, VHost: m.VHost()}, err
 	}
 }
 

@@ -143,10 +143,13 @@ func (p *program) examineAndFix(ctx context.Context, o doctor.Options, fix, dry 
 	if dry || len(plan) == 0 {
 		return report, nil
 	}
-	if err := plan.Apply(ctx, o.Config); err != nil {
+	cluster, err := plan.Apply(ctx, o.Config)
+	if err != nil {
 		return report, err
 	}
-	p.report(ctx, actions.DoctorFix, plan.Queues())
+	p.report(ctx, actions.DoctorFix, plan.Queues(), func(context.Context) (actions.Place, error) {
+		return actions.Place{Cluster: cluster, VHost: o.Config.VHost()}, nil
+	})
 	return examine(ctx, o)
 }
 

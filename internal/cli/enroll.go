@@ -79,7 +79,7 @@ another x-dead-letter-exchange: see redrive move.`,
 		if err != nil {
 			return err
 		}
-		t := &manyQueues{p: p, s: &s, did: actions.Enroll, changes: make([]change, len(all))}
+		t := &manyQueues{p: p, m: m, s: &s, did: actions.Enroll, changes: make([]change, len(all))}
 		for i, one := range all {
 			t.changes[i] = changeOf(one)
 			t.fail(i, one.Err)
@@ -134,7 +134,7 @@ queues that are not enrolled. Messages that wait for them are parked then.`,
 		if err != nil {
 			return err
 		}
-		t := &manyQueues{p: p, s: &s, did: actions.Unenroll, changes: make([]change, len(found)+len(missing))}
+		t := &manyQueues{p: p, m: m, s: &s, did: actions.Unenroll, changes: make([]change, len(found)+len(missing))}
 		for i, u := range found {
 			t.changes[i] = change{Queue: u.Queue, Result: wouldSet, Policy: u.Ours.Name}
 			u.Write(t.shown())
@@ -159,7 +159,7 @@ func (p *program) disallowReplays(ctx context.Context, m *management.Client, s *
 	if err != nil {
 		return err
 	}
-	t := &manyQueues{p: p, s: s, did: actions.Unenroll, changes: make([]change, len(found)+len(missing))}
+	t := &manyQueues{p: p, m: m, s: s, did: actions.Unenroll, changes: make([]change, len(found)+len(missing))}
 	for i, queue := range found {
 		t.changes[i] = change{Queue: queue, Result: wouldSet}
 		fmt.Fprintf(t.shown(), "queue %q: its retry exchange goes; messages that wait for it are parked\n", queue)
@@ -195,6 +195,7 @@ const (
 // manyQueues changes many queues, one after the other.
 type manyQueues struct {
 	p       *program
+	m       *management.Client
 	s       *selection
 	did     string // for the audit log
 	changes []change
@@ -277,7 +278,7 @@ func (t *manyQueues) change(
 		}
 	}
 	meter.end()
-	t.p.report(ctx, t.did, changed)
+	t.p.report(ctx, t.did, changed, placeOf(t.m))
 	if t.p.format != "table" {
 		if err := list(t.p, map[string]any{"queues": t.changes}, t.changes,
 			func(c change) string { return c.Queue }, nil); err != nil {

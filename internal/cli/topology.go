@@ -282,7 +282,7 @@ func (p *program) runMove(ctx context.Context, m *enroll.Move) error {
 			plural(n, "message is", "messages are"))
 	}
 	fmt.Fprintf(p.out, "queue %q is moved to %q\n", m.From, m.To)
-	p.report(ctx, actions.Move, []string{m.From, m.To})
+	p.report(ctx, actions.Move, []string{m.From, m.To}, placeOf(m.API))
 	return nil
 }
 

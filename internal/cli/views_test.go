@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	stdcmp "cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,11 +50,12 @@ import (
 // A command that is done reports it: what the service says to that is a line, where one is expected to answer.
 func TestWhatIsDoneIsReported(t *testing.T) {
 	var got []string
+	var away error
 	status := http.StatusNoContent
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		expect.NoError(t, err)
-		got = append(got, fmt.Sprintf("%s %s %s %.90s", r.Method, r.URL.Path, r.Header.Get("Authorization"), body))
+		got = append(got, fmt.Sprintf("%s %s %s %.120s", r.Method, r.URL.Path, r.Header.Get("Authorization"), body))
 		w.WriteHeader(status)
 	}))
 	defer service.Close()
@@ -64,11 +66,16 @@ func TestWhatIsDoneIsReported(t *testing.T) {
 		}}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel() // by Ctrl-C, after some were done
-		p.report(ctx, actions.Enroll, queues)
+		p.report(ctx, actions.Enroll, queues, func(ctx context.Context) (actions.Place, error) {
+			return actions.Place{Cluster: "rabbit@here", VHost: "/"}, stdcmp.Or(ctx.Err(), away)
+		})
 		return out.String()
 	}
 	expect.Equal(t, report(true, "a", "b"), "", "it prints")
-	expect.Equal(t, strings.Join(got, "\n"), `POST /api/v1/audit Bearer secret {"action":"enroll","queues":["a","b"]}`, "it sends")
+	expect.Equal(t, strings.Join(got, "\n"), `POST /api/v1/audit Bearer secret {"action":"enroll","queues":["a","b"],"cluster":"rabbit@here","vhost":"/"}`, "it sends")
+	away = errors.New("RabbitMQ is gone")
+	expect.Contains(t, report(true, "a"), "where it was done is not known", "not in the audit log: RabbitMQ is gone")
+	away = nil
 	report(true)
 	expect.Equal(t, len(got), 1, "with nothing done it has asked … times")
 	report(true, slices.Repeat([]string{"a"}, actions.MaxReported+1)...)

@@ -116,7 +116,7 @@ func (s *saying) Fatal(args ...any) {
 func mendAll(t *testing.T, c *config.Config) {
 	t.Helper()
 	r := Examine(gather(t, c))
-	must(t, r.Plan().Apply(context.Background(), c))
+	must(t, expect.ErrOf(r.Plan().Apply(context.Background(), c)))
 }
 
 // deleted does what a command with curl says.

@@ -181,12 +181,13 @@ func (p Plan) Queues() (all []string) {
 	return all
 }
 
-// Apply carries it out by AMQP, as the service's user, who has the rights for it.
-func (p Plan) Apply(ctx context.Context, c *config.Config) error {
+// Apply carries it out by AMQP, as the service's user, who has the rights for it. It returns the name of RabbitMQ's
+// cluster.
+func (p Plan) Apply(ctx context.Context, c *config.Config) (cluster string, err error) {
 	l, err := broker.NewProbe(ctx, broker.Config{URL: c.Broker.URL, Credentials: c.Broker.Credentials,
 		Name: "redrive doctor --fix"})
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer l.Close()
 	for _, f := range p {
@@ -196,8 +197,8 @@ func (p Plan) Apply(ctx context.Context, c *config.Config) error {
 			err = l.BindRetryExchange(f.queue)
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", f, err)
+			return "", fmt.Errorf("%s: %w", f, err)
 		}
 	}
-	return nil
+	return l.Cluster(), nil
 }

@@ -373,7 +373,7 @@ var rules = map[string]rule{
 	"GET /api/v1/export":             {shows: refused, ask: path(v1 + "/export"), least: auth.Viewer, ok: 200, audited: true},
 	"GET /api/v1/audit":              {shows: nothing, ask: path(v1 + "/audit"), least: auth.Admin, ok: 200, elsewhere: 403},
 	"POST /api/v1/audit": {shows: nothing, ask: func(*scene) (string, string) {
-		return v1 + "/audit", `{"action":"enroll","queues":["` + orders + `"]}`
+		return v1 + "/audit", `{"action":"enroll","queues":["` + orders + `"],"cluster":"","vhost":""}`
 	}, least: auth.Admin, audited: true, ok: 204, elsewhere: 403},
 	"GET /api/v1/tokens":        {shows: nothing, ask: path(v1 + "/tokens"), least: auth.Admin, ok: 200},
 	"GET /api/v1/messages/{id}": {shows: masked, ask: aMessage(""), least: auth.Viewer, ok: 200, elsewhere: 404},

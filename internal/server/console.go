@@ -108,7 +108,13 @@ func (s *vhost) openActions() {
 	s.inspect = inspect.New(c)
 	s.actions = actions.New(actions.Config{Inspect: s.inspect, Store: s.store, Audit: s.audit, Events: s.events,
 		AuditShort: s.auditShort, BindRetryExchange: s.sender.Bind, Large: s.large,
-		Restorable: s.config.Store.Restorable, SetPaused: s.scheduler.Pause, Force: s.force})
+		Restorable: s.config.Store.Restorable, SetPaused: s.scheduler.Pause, Force: s.force,
+		At: func(ctx context.Context) (actions.Place, error) {
+			ctx, cancel := context.WithTimeout(ctx, lookWait)
+			defer cancel()
+			cluster, err := s.publisher.Cluster(ctx)
+			return actions.Place{Cluster: cluster, VHost: s.config.VHost()}, err
+		}})
 	s.operations = operations.New(operations.Config{Inspect: s.inspect, Actions: s.actions, Store: s.store,
 		DeadLetters: s.deadLetters, Replica: id})
 }

@@ -103,6 +103,9 @@ func (c *Client) As(user, password string) *Client {
 	return &Client{nodes: c.nodes, user: url.UserPassword(user, password), vhost: c.vhost, http: c.http}
 }
 
+// VHost is the virtual host that it asks about.
+func (c *Client) VHost() string { return c.vhost }
+
 // base is the URL of the node that is asked first.
 func (c *Client) base() *url.URL { return c.nodes.bases[c.nodes.at.Load()] }
 
@@ -189,9 +192,10 @@ func (d *Definition) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*map[string]any)(d))
 }
 
-// Overview is the version and the node that has answered.
+// Overview is the version, the cluster and the node that has answered.
 type Overview struct {
 	Version string `json:"rabbitmq_version"`
+	Cluster string `json:"cluster_name"`
 	Node    string `json:"node"`
 }
 
