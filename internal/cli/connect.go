@@ -123,6 +123,10 @@ func (p *program) serviceAddress() string {
 	return strings.TrimSuffix(p.address, "/") + httpapi.Base(p.vhost)
 }
 
+// atRabbitMQ is the usage of --config for commands that go to RabbitMQ themselves.
+const atRabbitMQ = "the config file (YAML), for broker.url and broker.management (REDRIVE_BROKER_URL and " +
+	"REDRIVE_MANAGEMENT_URL replace them)"
+
 func (p *program) withConfig(c *cobra.Command, usage string) {
 	c.Flags().StringVarP(&p.config, "config", "c", p.getenv("REDRIVE_CONFIG"), usage+"; or REDRIVE_CONFIG")
 }

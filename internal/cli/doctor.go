@@ -62,7 +62,7 @@ not be made, 5 when something is wrong, and 7 when RabbitMQ does not answer.`,
 		}
 		return cmp.Or(err, verdict(reports))
 	}
-	p.withConfig(c, "the config file (YAML)")
+	p.withConfig(c, atRabbitMQ)
 	c.Flags().StringArrayVar(&flags.queues, "queue", nil, "only queues of this name or pattern; may be given again")
 	c.Flags().BoolVar(&flags.fix, "fix", false, "declare what is missing, and check again")
 	c.Flags().BoolVar(&flags.dry, "dry-run", false, "with --fix: only show what would be declared")

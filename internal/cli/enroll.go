@@ -34,7 +34,7 @@ func (p *program) withManagement(
 		}
 		return run(c.Context(), m, cfg, args)
 	}
-	p.withConfig(c, "the config file (YAML), for broker.url and broker.management")
+	p.withConfig(c, atRabbitMQ)
 }
 
 type selection struct {

@@ -288,7 +288,7 @@ const exitCodes = `Exit codes:
   5  not as expected: another count, no such queue, a plan that is too old;
      doctor: something is wrong
   6  not found
-  7  no service answers; doctor: no RabbitMQ answers`
+  7  no service answers, or no RabbitMQ`
 
 // errUsage marks errors in arguments and flags.
 var errUsage = hint.New("usage", "see --help")

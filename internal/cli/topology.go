@@ -98,7 +98,7 @@ func (p *program) withTopologyFlags(
 	c.Flags().StringVar(&at.queue, "queue", "", "the work queue")
 	c.Flags().StringVar(&at.name, "name", "",
 		"of the delay queue and the exchange before it (default one of Redrive's)")
-	p.withConfig(c, "the config file (YAML), for broker.url and broker.management")
+	p.withConfig(c, atRabbitMQ)
 	c.Flags().BoolVar(&at.quorum, "quorum", false, "quorum delay queues (the default)")
 	c.Flags().BoolVar(&at.classic, "classic", false,
 		"classic delay queues: on one node, and what is due while its work queue cannot take it is lost")

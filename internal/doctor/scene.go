@@ -246,8 +246,8 @@ func Gather(ctx context.Context, o Options) (*Scene, error) {
 	s.probe(ctx)
 	if err := s.askManagement(ctx, cmp.Or(o.Standing, watchFor)); err != nil && s.Missing[AMQP] != nil {
 		if hint.Of(s.Missing[AMQP]) == "" { // the management API's is about that alone
-			err = hint.Errorf("check that RabbitMQ runs, and the addresses and passwords of broker.url and "+
-				"broker.management", "%s", hint.Text(err))
+			err = hint.Errorf("check that RabbitMQ runs, and the addresses and passwords of broker.url "+
+				"(REDRIVE_BROKER_URL) and broker.management (REDRIVE_MANAGEMENT_URL)", "%s", hint.Text(err))
 		}
 		return nil, fmt.Errorf("%w:\n%w\n%w", ErrNothing, s.Missing[AMQP], err)
 	}

@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -226,6 +227,30 @@ type unavailableError struct{ error }
 
 func (e unavailableError) Unwrap() error { return e.error }
 
+// noAnswerError: nothing answers at an address.
+type noAnswerError struct {
+	host string
+	err  error
+}
+
+func (e noAnswerError) Error() string {
+	why := e.err
+	if asked := new(url.Error); errors.As(why, &asked) {
+		why = asked.Err
+	}
+	if dialed := new(net.OpError); errors.As(why, &dialed) && dialed.Op == "dial" {
+		why = dialed.Err // the address is said
+	}
+	if call := new(os.SyscallError); errors.As(why, &call) {
+		why = call.Err
+	}
+	return fmt.Sprintf("the management API at %s does not answer: %v", e.host, why)
+}
+
+func (e noAnswerError) Unwrap() []error { return []error{errNoAnswer, e.err} }
+
+var errNoAnswer = hint.New("unreachable", "no answer")
+
 // call is Call, and returns the answer's Date. When a node does not answer, the next one is asked:
 // that is safe, since no request of this package has another result when it is made twice.
 func (c *Client) call(ctx context.Context, method, path string, in, out any) (date string, err error) {
@@ -291,8 +316,11 @@ func (c *Client) callNode(
 	if err = connect.ExplainTLS(err); errors.Is(err, wire.ErrTLS) {
 		return "", unavailableError{fmt.Errorf("%s %s: %w", method, at, err)}
 	}
+	if errors.Is(err, context.Canceled) {
+		return "", unavailableError{err}
+	}
 	if err != nil {
-		return "", unavailableError{hint.Errorf(isItTheAPI, "%w", err)}
+		return "", unavailableError{hint.Errorf(isItTheAPI, "%w", noAnswerError{base.Host, err})}
 	}
 	defer resp.Body.Close()
 	date = resp.Header.Get("Date")

@@ -20,6 +20,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
@@ -198,7 +199,13 @@ func TestTheManagementAPIIsNotThere(t *testing.T) {
 			t.Errorf("%s: no error", what)
 			continue
 		}
-		checkError(t, what, err, u.Host, "orders", "rabbitmq_management", "broker.management")
+		says := "orders"
+		if unreachable := hint.KindOf(err, func(k hint.Kind) bool { return k.Exit == 7 }).Exit == 7; unreachable != (at == gone.URL) {
+			t.Errorf("%s: unreachable is %v", what, unreachable)
+		} else if unreachable {
+			says = "the management API at " + u.Host + " does not answer: connection refused;"
+		}
+		checkError(t, what, err, u.Host, says, "rabbitmq_management", "broker.management")
 	}
 	for _, bad := range []string{"", "127.0.0.1:15672", "http://", "http://u:s3cret@ho st/"} {
 		if _, err := management.New(bad, "/"); err == nil {
