@@ -75,9 +75,12 @@ another x-dead-letter-exchange: see redrive move.`,
   redrive enroll --pattern 'orders.*' --yes --expect-count 12 -o json`,
 	}
 	p.withManagement(c, func(ctx context.Context, m *management.Client, _ *config.Config, names []string) error {
-		all, err := enroll.PlanMany(ctx, m, names, s.pattern, atLeastOnce)
+		all, left, err := enroll.PlanMany(ctx, m, names, s.pattern, atLeastOnce)
 		if err != nil {
 			return err
+		}
+		for _, note := range left {
+			fmt.Fprintln(p.err, "note: "+plain(note))
 		}
 		t := &manyQueues{p: p, m: m, s: &s, did: actions.Enroll, changes: make([]change, len(all))}
 		for i, one := range all {

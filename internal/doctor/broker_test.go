@@ -289,7 +289,7 @@ func TestPoliciesAndRetryExchanges(t *testing.T) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		enrolled := func() {
 			t.Helper()
-			all, err := enroll.PlanMany(ctx, m, []string{"orders"}, "", true)
+			all, _, err := enroll.PlanMany(ctx, m, []string{"orders"}, "", true)
 			must(t, err)
 			must(t, all[0].Err)
 			must(t, all[0].Plan.Apply(ctx, m))

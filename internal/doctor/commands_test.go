@@ -212,7 +212,7 @@ var notRun = []string{
 	"another-service: rabbitmqctl list_consumers", "deliveries: rabbitmqctl list_consumers",
 	"service: redrive status", "retry-policy: redrive check", "guest: redrive permissions",
 	"consumers: redrive pause", // and the finding stays
-	"dead-lettering: redrive move",
+	"dead-lettering: redrive move", "dead-lettering: redrive adopt",
 	// Of this machine, and of all tests.
 	"clock: timedatectl set-ntp", "transport: unset REDRIVE_INSECURE", "guest: rabbitmqctl delete_user",
 	"replicas: rabbitmq-queues grow", "standing: rabbitmqctl eval", // TestCommandsForAClusterMend

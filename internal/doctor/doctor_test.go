@@ -201,6 +201,14 @@ func inRedis(durability string, r redisstore.Server) func(*Scene) {
 	}
 }
 
+// named is a queue without settings, and a policy for a pattern.
+func named(queue string, ready int, pattern string) func(*Scene) {
+	return func(s *Scene) {
+		s.Queues = []management.QueueState{{Queue: management.Queue{Name: queue, Type: "classic", Ready: ready}}}
+		s.Config.Policies = policy.Set{{Name: "p", Queues: []string{pattern}}}
+	}
+}
+
 // What two brokers on one machine cannot show.
 func TestChecksOnScenes(t *testing.T) {
 	type row struct {
@@ -246,6 +254,10 @@ func TestChecksOnScenes(t *testing.T) {
 			s.Nodes, s.Queues = nodes("a", "b"), intakeOn("a")
 			s.Nodes[1].Running = false
 		}, "redrive.intake has 1"},
+		{"dead-lettering", named("orders_error", 4, "*"), "warning orders_error: it looks like a dead-letter queue: its name is that of a dead-letter queue; messages: 4 $ redrive adopt orders_error"},
+		{"dead-lettering", named("orders_error", 0, "*"), ""},
+		{"dead-lettering", named("orders_error", 4, "orders_error"), "wrong orders_error: it has no dead-letter exchange: what consumers reject is gone $ redrive enroll orders_error"},
+		{"dead-lettering", named("orders", 4, "*"), "warning orders: it has no dead-letter exchange: what consumers reject is gone $ redrive enroll orders"},
 		{"standing", standsIn("orders", "a@h", "b@h"), "wrong orders: 3 of its dead letters stand still in it, and their target is there $ rabbitmqctl eval "},
 		{"standing", standsIn("orders", "a@h"), "wrong orders: 3 of its dead letters stand still in it, and their target is there $ "},
 		{"standing", func(s *Scene) { standsIn("orders", "a@h")(s); s.Standing = nil }, ""},

@@ -323,6 +323,7 @@ func (s *Scene) ends(q *management.QueueState) string {
 // queues it looks only whether their dead-letter exchange exists.
 func deadLettering(s *Scene) (all []Finding) {
 	handled := s.handled()
+	routes := management.NewRoutes(s.Queues, s.Bindings, s.Exchanges, s.Policies)
 	for _, q := range s.workQueues() {
 		_, matched := s.Config.Policies.Match(q.Name)
 		matched = matched && !q.Exclusive && q.Type != "stream" // which cannot be enrolled
@@ -331,6 +332,7 @@ func deadLettering(s *Scene) (all []Finding) {
 		if exact {
 			status = Wrong
 		}
+		suspect, _ := routes.Suspect(q.Name, nil) // what others dead-letter to is handled
 		to, has := q.Setting("dead-letter-exchange").(string)
 		lost := to != "" && s.exchange(to) == nil && to != wire.ExchangeDeadLetters &&
 			!strings.HasPrefix(to, wire.DelayPrefix)
@@ -341,6 +343,13 @@ func deadLettering(s *Scene) (all []Finding) {
 			// A reply queue; the library's; somebody's own dead-letter queue.
 		case !has && management.PolicyNamed(s.Policies, "redrive."+q.Name) != nil:
 			// See policyInForce.
+		case suspect != "" && !has && !exact:
+			if q.Ready > 0 {
+				all = append(all, Finding{Queue: q.Name, Status: Warning,
+					What:   fmt.Sprintf("it looks like a dead-letter queue: %s; messages: %d", suspect, q.Ready),
+					Why:    "Adopted, they are seen and can be replayed.",
+					Remedy: "Adopt them:", Commands: []string{s.call() + " adopt " + Quote(q.Name)}})
+			}
 		case !has:
 			all = append(all, Finding{Queue: q.Name, Status: status, What: "it has no dead-letter exchange: " +
 				s.dropped(q), Remedy: "Point it at Redrive:", Commands: []string{s.redrive("enroll", q.Name)}})

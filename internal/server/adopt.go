@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -128,7 +127,7 @@ func (d *deadLetters) Look(ctx context.Context, queue string) (operations.DeadLe
 	if listed != nil {
 		q.Unknown = fmt.Sprintf("it may be a stream or enrolled, and which queues dead-letter to it is not known: %v",
 			listed)
-		if of, _ := namedLikeOne(queue); of != "" {
+		if of, _ := management.NamedLikeDeadLetters(queue); of != "" {
 			if _, _, err := d.publisher.Queue(ctx, of); err == nil {
 				q.WorkQueues = []string{of}
 			}
@@ -173,15 +172,7 @@ func (d *deadLetters) queues(ctx context.Context) (map[string]knownQueue, error)
 	if err != nil {
 		return nil, err
 	}
-	leads := map[string][]string{}
-	for _, from := range slices.Sorted(maps.Keys(routes.Queues)) {
-		to, _, _ := routes.DeadLetters(from)
-		for queue := range to {
-			if queue != from {
-				leads[queue] = append(leads[queue], from)
-			}
-		}
-	}
+	leads := routes.Leads()
 	all := map[string]knownQueue{}
 	for name, at := range routes.Queues {
 		if wire.OwnQueue(name) {
@@ -191,20 +182,8 @@ func (d *deadLetters) queues(ctx context.Context) (map[string]knownQueue, error)
 		q := knownQueue{at: at, exclusive: at.Exclusive, enrolled: exchange == wire.ExchangeDeadLetters,
 			leads: leads[name], goesOn: exchange != nil && len(leads[name]) > 0,
 			DeadLetterQueue: operations.DeadLetterQueue{Queue: name, Kind: at.Type, Ready: int64(at.Ready),
-				Consumers: at.Consumers, WorkQueues: leads[name]}}
-		switch {
-		case q.goesOn: // a queue to wait in, or a work queue
-		case len(q.WorkQueues) > 0:
-			q.Why = "other queues dead-letter to it"
-		default:
-			of, is := namedLikeOne(name)
-			if is {
-				q.Why = "its name is that of a dead-letter queue"
-			}
-			if routes.Queues[of] != nil {
-				q.WorkQueues, q.Why = []string{of}, fmt.Sprintf("its name is that of the dead-letter queue of %s", of)
-			}
-		}
+				Consumers: at.Consumers}}
+		q.Why, q.WorkQueues = routes.Suspect(name, leads[name])
 		all[name] = q
 	}
 	return all, nil
@@ -223,19 +202,6 @@ func (q knownQueue) judged() operations.DeadLetterQueue {
 		q.Doubt = fmt.Sprintf("the queue %q has consumers (%d): it may be a work queue", q.Queue, q.Consumers)
 	}
 	return q.DeadLetterQueue
-}
-
-// namedLikeOne reports whether frameworks give dead-letter queues such a name (MassTransit _error and _skipped, Spring
-// Cloud Stream .dlq, Wolverine, EasyNetQ, NServiceBus and Rebus error). of is the work queue in the name, or "".
-func namedLikeOne(queue string) (of string, is bool) {
-	name := strings.ToLower(queue)
-	for _, end := range []string{"_error", "_skipped", ".dlq", "-dlq", "_dlq", "-dead-letter", ".dead-letter"} {
-		if strings.HasSuffix(name, end) {
-			return queue[:len(queue)-len(end)], true
-		}
-	}
-	whole := []string{"error", "errors", "dlq", "wolverine-dead-letter-queue", "easynetq_default_error_queue"}
-	return "", slices.Contains(whole, name)
 }
 
 // Open connects to take messages from a queue and park them in the store.

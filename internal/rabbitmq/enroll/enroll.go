@@ -245,32 +245,44 @@ type QueuePlan struct {
 // its own. A single policy on the pattern would also apply to queues that are declared later, and
 // it could not keep what is in force, which differs from queue to queue.
 //
-// A pattern never means Redrive's own queues, streams and exclusive queues.
+// A pattern never means Redrive's own queues, streams and exclusive queues, nor dead-letter queues that are not
+// enrolled already: of these left says which and why.
 func PlanMany(
 	ctx context.Context, m *management.Client, names []string, pattern string, atLeastOnce bool,
-) ([]QueuePlan, error) {
+) (all []QueuePlan, left []string, err error) {
 	queues, err := m.Queues(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	policies, err := m.Policies(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	overview, err := m.Overview(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	suspect := map[string]string{}
+	if pattern != "" {
+		if suspect, err = suspects(ctx, m, queues, policies); err != nil {
+			return nil, nil, err
+		}
 	}
 	known := map[string]management.Queue{}
 	for _, q := range queues {
 		known[q.Name] = q
-		if pattern != "" && policy.MatchQueue(pattern, q.Name) && !wire.OwnQueue(q.Name) && q.Type != "stream" &&
-			!q.Exclusive {
+		switch {
+		case pattern == "" || !policy.MatchQueue(pattern, q.Name) || wire.OwnQueue(q.Name) || q.Type == "stream" ||
+			q.Exclusive:
+		case suspect[q.Name] != "" && q.Setting("dead-letter-exchange") != wire.ExchangeDeadLetters:
+			left = append(left, fmt.Sprintf("queue %q is left out, as a dead-letter queue (%s): name it to enroll it",
+				q.Name, suspect[q.Name]))
+		default:
 			names = append(names, q.Name)
 		}
 	}
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
-	all := make([]QueuePlan, len(names))
+	all = make([]QueuePlan, len(names))
 	for i, name := range names {
 		q, ok := known[name]
 		all[i].Queue = name
@@ -282,6 +294,32 @@ func PlanMany(
 		if all[i].Err == nil {
 			all[i].Plan.leaveOut(overview.Version)
 		}
+	}
+	return all, left, nil
+}
+
+// suspects says why queues look like dead-letter queues, by name.
+func suspects(
+	ctx context.Context, m *management.Client, queues []management.Queue, policies []management.Policy,
+) (map[string]string, error) {
+	bindings, err := m.Bindings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	exchanges, err := m.Exchanges(ctx)
+	if err != nil {
+		return nil, err
+	}
+	states := make([]management.QueueState, len(queues))
+	for i, q := range queues {
+		states[i].Queue = q
+	}
+	routes, all := management.NewRoutes(states, bindings, exchanges, policies), map[string]string{}
+	leads := routes.Leads()
+	for name := range routes.Queues {
+		// A queue with a TTL may be one to wait in, that leads back to a work queue.
+		from := slices.DeleteFunc(leads[name], func(q string) bool { return routes.Queues[q].TTL() > 0 })
+		all[name], _ = routes.Suspect(name, from)
 	}
 	return all, nil
 }

@@ -161,7 +161,7 @@ func TestEnrollAndUndo(t *testing.T) {
 
 // planOf is what the command plans for one queue.
 func planOf(ctx context.Context, m *management.Client, queue string) (*Plan, error) {
-	all, err := PlanMany(ctx, m, []string{queue}, "", false)
+	all, _, err := PlanMany(ctx, m, []string{queue}, "", false)
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +204,7 @@ func TestEnrollGoesByWhatIsInForce(t *testing.T) {
 			if v.Since4() {
 				delete(keys["work.left"], "ha-mode")
 			}
-			all, err := PlanMany(ctx, m, nil, "work.*", false)
+			all, _, err := PlanMany(ctx, m, nil, "work.*", false)
 			if err != nil || len(all) != len(keys) {
 				t.Fatalf("%d plans, %v", len(all), err)
 			}

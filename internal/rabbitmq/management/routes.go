@@ -1,8 +1,12 @@
 package management
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
+
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Routes are where messages go in a virtual host, as far as RabbitMQ shows it.
@@ -84,6 +88,52 @@ func (r *Routes) DeadLetters(queue string) (to, through map[string]bool, keys []
 	}
 	r.follow(exchange, keys, to, through, map[string]bool{})
 	return to, through, keys
+}
+
+// Leads returns the other queues that dead-letter to each queue, in order, without Redrive's own: these lead back.
+func (r *Routes) Leads() map[string][]string {
+	leads := map[string][]string{}
+	for _, from := range slices.Sorted(maps.Keys(r.Queues)) {
+		to, _, _ := r.DeadLetters(from)
+		for queue := range to {
+			if queue != from && !wire.OwnQueue(from) {
+				leads[queue] = append(leads[queue], from)
+			}
+		}
+	}
+	return leads
+}
+
+// Suspect says why a queue looks like one of dead letters, "" if it does not, and of which work queues. leads is what
+// Leads has of it.
+func (r *Routes) Suspect(queue string, leads []string) (why string, of []string) {
+	if len(leads) > 0 {
+		if r.Queues[queue].Setting("dead-letter-exchange") != nil {
+			return "", leads // a queue to wait in, or a work queue
+		}
+		return "other queues dead-letter to it", leads
+	}
+	work, is := NamedLikeDeadLetters(queue)
+	switch {
+	case r.Queues[work] != nil:
+		return fmt.Sprintf("its name is that of the dead-letter queue of %s", work), []string{work}
+	case is:
+		return "its name is that of a dead-letter queue", nil
+	}
+	return "", nil
+}
+
+// NamedLikeDeadLetters reports whether frameworks give dead-letter queues such a name (MassTransit _error and _skipped, Spring
+// Cloud Stream .dlq, Wolverine, EasyNetQ, NServiceBus and Rebus error). of is the work queue in the name, or "".
+func NamedLikeDeadLetters(queue string) (of string, is bool) {
+	name := strings.ToLower(queue)
+	for _, end := range []string{"_error", "_skipped", ".dlq", "-dlq", "_dlq", "-dead-letter", ".dead-letter"} {
+		if strings.HasSuffix(name, end) {
+			return queue[:len(queue)-len(end)], true
+		}
+	}
+	whole := []string{"error", "errors", "dlq", "wolverine-dead-letter-queue", "easynetq_default_error_queue"}
+	return "", slices.Contains(whole, name)
 }
 
 // follow adds where messages with these keys go. seen ends circles of exchanges.
