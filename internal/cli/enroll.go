@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -82,14 +83,21 @@ another x-dead-letter-exchange: see redrive move.`,
 		for _, note := range left {
 			fmt.Fprintln(p.err, "note: "+plain(note))
 		}
-		t := &manyQueues{p: p, m: m, s: &s, did: actions.Enroll, changes: make([]change, len(all))}
+		t := &manyQueues{p: p, m: m, s: &s, did: actions.Enroll, changes: make([]change, len(all)),
+			would: "nothing was set; %s would get a policy"}
+		var plans []*enroll.Plan
 		for i, one := range all {
 			t.changes[i] = changeOf(one)
 			t.fail(i, one.Err)
 			if one.Err == nil {
-				one.Plan.Write(t.shown())
+				plans = append(plans, one.Plan)
 			}
 		}
+		will := "will"
+		if s.dry {
+			will = "would"
+		}
+		enroll.Write(t.shown(), will, plans...)
 		return t.change(ctx, nil, "Set %s?", "policy", "policies",
 			func(i int) error { return all[i].Plan.Apply(ctx, m) },
 			"queue %q is enrolled; `redrive unenroll` undoes it")
@@ -137,7 +145,8 @@ queues that are not enrolled. Messages that wait for them are parked then.`,
 		if err != nil {
 			return err
 		}
-		t := &manyQueues{p: p, m: m, s: &s, did: actions.Unenroll, changes: make([]change, len(found)+len(missing))}
+		t := &manyQueues{p: p, m: m, s: &s, did: actions.Unenroll, changes: make([]change, len(found)+len(missing)),
+			would: "nothing was removed; %s would lose a policy"}
 		for i, u := range found {
 			t.changes[i] = change{Queue: u.Queue, Result: wouldSet, Policy: u.Ours.Name}
 			u.Write(t.shown())
@@ -162,7 +171,8 @@ func (p *program) disallowReplays(ctx context.Context, m *management.Client, s *
 	if err != nil {
 		return err
 	}
-	t := &manyQueues{p: p, m: m, s: s, did: actions.Unenroll, changes: make([]change, len(found)+len(missing))}
+	t := &manyQueues{p: p, m: m, s: s, did: actions.Unenroll, changes: make([]change, len(found)+len(missing)),
+		would: "nothing was removed; %s would lose a retry exchange"}
 	for i, queue := range found {
 		t.changes[i] = change{Queue: queue, Result: wouldSet}
 		fmt.Fprintf(t.shown(), "queue %q: its retry exchange goes; messages that wait for it are parked\n", queue)
@@ -201,6 +211,7 @@ type manyQueues struct {
 	m       *management.Client
 	s       *selection
 	did     string // for the audit log
+	would   string // what becomes of a queue, for --dry-run
 	changes []change
 	failed  []error
 }
@@ -288,13 +299,26 @@ func (t *manyQueues) change(
 			return err
 		}
 	}
-	switch failed := len(t.failed); {
+	failed := len(t.failed)
+	if t.s.dry && t.p.format == "table" {
+		said := []string{"dry run: " + fmt.Sprintf(t.would, count(changes))}
+		if done := n - changes - failed; done > 0 {
+			said = append(said, count(done)+" already dead-letter to redrive")
+		}
+		if failed > 0 {
+			said = append(said, count(failed)+" cannot")
+		}
+		fmt.Fprintf(t.p.out, "\n%s\n", strings.Join(said, ", "))
+	}
+	switch {
 	case failed == 0:
 		return nil
 	case n == 1:
 		return t.failed[0]
 	case failed == n:
 		return exitErrorf(max(ExitError, codeOf(errors.Join(t.failed...))), "nothing was done")
+	case t.s.dry:
+		return exitErrorf(ExitPartly, "%d of %s cannot be changed", failed, plural(n, "queue", "queues"))
 	default:
 		return exitErrorf(ExitPartly, "%d of %s unchanged", failed, plural(n, "queue", "queues"))
 	}

@@ -194,7 +194,7 @@ which keeps its keys: it shows what it will set, and sets it through the managem
 		if err != nil {
 			return err
 		}
-		plan.Write(p.out)
+		enroll.Write(p.out, "will", plan)
 		if err := p.confirm(c.Context(), "Set it?"); err != nil {
 			return err
 		}

@@ -40,7 +40,7 @@ type Target struct {
 	// AtMostOnce: dead letters come back to the queue, and RabbitMQ refuses some as a cycle.
 	// With at-least-once they would stay, and in the end stop the queue's dead-lettering.
 	AtMostOnce bool
-	// Makes says what the queue needs besides the policy.
+	// Makes says what else is to be done for the queue, after "will".
 	Makes string
 	// topology is that, as it is declared.
 	topology delay.Topology
@@ -51,7 +51,7 @@ const servicePrefix = "redrive."
 // serviceTarget is the target of an enrolled queue.
 func serviceTarget(queue string) Target {
 	return Target{Exchange: wire.ExchangeDeadLetters, PolicyPrefix: servicePrefix,
-		Makes:    fmt.Sprintf("makes exchange %q and binds the queue to it", wire.RetryExchange(queue)),
+		Makes:    fmt.Sprintf("make exchange %q and bind the queue to it", wire.RetryExchange(queue)),
 		topology: delay.Retry(queue)}
 }
 
@@ -591,11 +591,37 @@ func (p *Plan) addNotes() {
 	}
 }
 
-// Write shows a plan to a person: what applies now, and each key that changes.
-func (p *Plan) Write(w io.Writer) {
+// Write shows plans to a person: what applies now, each key that changes, and each note once. will is that, or would.
+func Write(w io.Writer, will string, plans ...*Plan) {
+	var notes []string
+	of := map[string][]string{} // queues, by note
+	for i, p := range plans {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		p.write(w, will)
+		for _, n := range p.Notes {
+			if of[n] == nil {
+				notes = append(notes, n)
+			}
+			of[n] = append(of[n], p.Queue.Name)
+		}
+	}
+	for i, n := range notes {
+		if len(plans) > 1 {
+			if i == 0 {
+				fmt.Fprintln(w)
+			}
+			n += fmt.Sprintf(" (%s)", strings.Join(of[n], ", "))
+		}
+		fmt.Fprintf(w, "note: %s\n", n)
+	}
+}
+
+func (p *Plan) write(w io.Writer, will string) {
 	if p.Policy == nil {
-		fmt.Fprintf(w, "queue %q dead-letters to %q already, no policy to set; %s\n", p.Queue.Name, p.Target.Exchange,
-			p.Target.Makes)
+		fmt.Fprintf(w, "queue %q dead-letters to %q already, no policy to set; %s %s\n", p.Queue.Name,
+			p.Target.Exchange, will, p.Target.Makes)
 		return
 	}
 	if p.Before == nil {
@@ -604,13 +630,10 @@ func (p *Plan) Write(w io.Writer) {
 		fmt.Fprintf(w, "queue %q (%s), policy %q of priority %d applies\n", p.Queue.Name, p.Queue.Type, p.Before.Name,
 			p.Before.Priority)
 	}
-	fmt.Fprintf(w, "sets policy %q, priority %d, on %s:\n", p.Policy.Name, p.Policy.Priority,
+	fmt.Fprintf(w, "%s set policy %q, priority %d, on %s:\n", will, p.Policy.Name, p.Policy.Priority,
 		management.Text(p.Policy.Pattern))
 	writeKeys(w, p.Keys(), p.Queue.OperatorPolicy)
-	fmt.Fprintln(w, p.Target.Makes)
-	for _, n := range p.Notes {
-		fmt.Fprintf(w, "note: %s\n", n)
-	}
+	fmt.Fprintln(w, will, p.Target.Makes)
 }
 
 func writeKeys(w io.Writer, keys []Key, operator string) {
@@ -673,7 +696,7 @@ func (a *FixedDelay) Topology() delay.Topology {
 
 func (a *FixedDelay) target() Target {
 	return Target{Exchange: a.name, RoutingKey: a.queue, PolicyPrefix: fixedDelayPrefix, AtMostOnce: true,
-		Makes: fmt.Sprintf("makes exchange and queue %q, where a rejected message waits %s, and the way back to "+
+		Makes: fmt.Sprintf("make exchange and queue %q, where a rejected message waits %s, and the way back to "+
 			"its queue", a.name, policy.FormatDuration(a.delay)),
 		topology: a.Topology()}
 }

@@ -122,7 +122,7 @@ func TestEnrollAndUndo(t *testing.T) {
 		p, err := planOf(ctx, m, "work.q")
 		expect.NoError(t, err)
 		var shown strings.Builder
-		p.Write(&shown)
+		Write(&shown, "will", p)
 		for _, want := range []string{`policy "theirs" of priority 3 applies`, "+ dead-letter-exchange: redrive", "    max-length: 100", "    message-ttl: 86400000"} {
 			if !strings.Contains(shown.String(), want) {
 				t.Errorf("%q is not shown:\n%s", want, shown.String())
@@ -216,7 +216,7 @@ func TestEnrollGoesByWhatIsInForce(t *testing.T) {
 				expect.Equal(t, cmp.Diff(keys[one.Queue], one.Plan.Policy.Definition), "",
 					"%s (-want +got):\n", one.Queue)
 				var shown strings.Builder
-				one.Plan.Write(&shown)
+				Write(&shown, "will", one.Plan)
 				if says := strings.Contains(shown.String(), "leaves out ha-mode"); says != (v.Since4() && one.Queue == "work.left") {
 					t.Errorf("shown:\n%s", &shown)
 				}

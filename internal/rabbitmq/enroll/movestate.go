@@ -314,7 +314,7 @@ func (m *Move) Write(w io.Writer, s *State) {
 	}
 	mark(s.New != nil && s.New.Policy == s.Policy.Policy.Name,
 		"gives it what applies to %q, and dead letters to Redrive:", m.From)
-	s.Policy.Write(w)
+	Write(w, "will", s.Policy)
 	mark(false, "continues when %q has consumers, or %q has none", m.To, m.From)
 	consumers(w, s.Old)
 	if s.New != nil {
