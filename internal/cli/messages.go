@@ -356,7 +356,15 @@ error groups with the most messages, and the messages that are due next.`,
 		if err != nil {
 			return err
 		}
-		return listColumns(p, all, all.Queues, queueColumns(time.Now()))
+		others := len(slices.DeleteFunc(slices.Clone(all.Forgotten), func(name string) bool {
+			return slices.ContainsFunc(all.Queues, func(q inspect.Queue) bool { return q.Name == name })
+		}))
+		err = listColumns(p, all, all.Queues, queueColumns(time.Now()))
+		if err == nil && others > 0 && p.format == "table" {
+			fmt.Fprintf(p.out, "\n%s: redrive doctor\n", plural(others, "other queue holds messages and has no consumer",
+				"other queues hold messages and have no consumer"))
+		}
+		return err
 	})))
 }
 

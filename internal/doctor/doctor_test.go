@@ -209,6 +209,13 @@ func named(queue string, ready int, pattern string) func(*Scene) {
 	}
 }
 
+func changed(make func(*Scene), change func(*management.QueueState)) func(*Scene) {
+	return func(s *Scene) {
+		make(s)
+		change(&s.Queues[0])
+	}
+}
+
 // What two brokers on one machine cannot show.
 func TestChecksOnScenes(t *testing.T) {
 	type row struct {
@@ -258,6 +265,15 @@ func TestChecksOnScenes(t *testing.T) {
 		{"dead-lettering", named("orders_error", 0, "*"), ""},
 		{"dead-lettering", named("orders_error", 4, "orders_error"), "wrong orders_error: it has no dead-letter exchange: what consumers reject is gone $ redrive enroll orders_error"},
 		{"dead-lettering", named("orders", 4, "*"), "warning orders: it has no dead-letter exchange: what consumers reject is gone $ redrive enroll orders"},
+		{"forgotten", named("old.reports", 8, "x"), "warning: messages, and no consumer: old.reports (8) $ "},
+		{"forgotten", named("old.reports", 0, "x"), ""},
+		{"forgotten", named("orders_error", 8, "x"), ""},
+		{"forgotten", changed(named("old", 8, "x"), func(q *management.QueueState) { q.Consumers = 1 }), ""},
+		{"forgotten", changed(named("old", 8, "x"), func(q *management.QueueState) { q.Type = "stream" }), ""},
+		{"forgotten", changed(named("old", 8, "x"), func(q *management.QueueState) { q.Arguments = map[string]any{"x-dead-letter-exchange": "redrive"} }), ""},
+		{"forgotten", changed(named("old", 8, "x"), func(q *management.QueueState) {
+			q.Arguments = map[string]any{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders", "x-message-ttl": 5.0}
+		}), ""},
 		{"standing", standsIn("orders", "a@h", "b@h"), "wrong orders: 3 of its dead letters stand still in it, and their target is there $ rabbitmqctl eval "},
 		{"standing", standsIn("orders", "a@h"), "wrong orders: 3 of its dead letters stand still in it, and their target is there $ "},
 		{"standing", func(s *Scene) { standsIn("orders", "a@h")(s); s.Standing = nil }, ""},
@@ -650,7 +666,7 @@ func TestWithFewerRights(t *testing.T) {
 		}
 		most := "alarms disk-room clock sizes permissions dead-letter-exchange intake foreign-policies replicas " +
 			"existence dead-lettering at-least-once standing policy-in-force retry-policy forwards reports " +
-			"native-retry lifetime overflow consumers deliveries retry-exchange delivery-limit requeue"
+			"native-retry lifetime overflow consumers forgotten deliveries retry-exchange delivery-limit requeue"
 		for tag, want := range map[string]string{"": most, "management": "alarms disk-room permissions replicas", "monitoring": "permissions", "administrator": ""} {
 			tagged(tag)
 			if got := strings.Join(unknown(), " "); got != want {

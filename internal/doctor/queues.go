@@ -59,6 +59,9 @@ var queueChecks = []Check{
 	{Name: "consumers", Title: "enrolled queues have consumers", Needs: []Part{Queues}, Run: consumers,
 		ByAMQP: consumersByAMQP,
 		Why:    "Retried messages stay in the queue unnoticed; RabbitMQ raises no alarm for that."},
+	{Name: Forgotten, Title: "other queues with messages have a consumer", Needs: []Part{Queues, Exchanges, Bindings},
+		Run: forgotten,
+		Why: "A queue that nobody reads any more keeps what comes in, and grows unnoticed."},
 	{Name: "deliveries", Title: "consumers take what is ready", Needs: []Part{Queues}, Run: deliveries,
 		Why: "Retries stand behind what a consumer that hangs keeps. Of a single-active-consumer queue it keeps all " +
 			"messages, and the other consumers look well."},
@@ -250,6 +253,31 @@ func consumers(s *Scene) (all []Finding) {
 		all = append(all, f)
 	}
 	return all
+}
+
+// Forgotten is the check of queues that hold messages and have no consumer.
+const Forgotten = "forgotten"
+
+// forgotten looks at queues that are not enrolled, and that nobody expects to be read: not dead-letter queues, nor
+// queues to wait in, which dead-letter on.
+func forgotten(s *Scene) (all []Finding) {
+	var queues, said []string
+	routes := management.NewRoutes(s.Queues, s.Bindings, s.Exchanges, s.Policies)
+	leads := routes.Leads()
+	for _, q := range s.workQueues() {
+		suspect, _ := routes.Suspect(q.Name, leads[q.Name])
+		waits := q.Setting("dead-letter-exchange") != nil && (q.TTL() > 0 || len(leads[q.Name]) > 0)
+		if q.Ready == 0 || q.Consumers > 0 || q.Type == "stream" || s.enrolled(q) || suspect != "" || waits ||
+			slices.ContainsFunc(s.Config.FollowedQueues(), func(p string) bool { return policy.MatchQueue(p, q.Name) }) {
+			continue
+		}
+		queues, said = append(queues, q.Name), append(said, fmt.Sprintf("%s (%d)", q.Name, q.Ready))
+	}
+	if len(queues) == 0 {
+		return nil
+	}
+	return []Finding{{Queues: queues, Status: Warning, What: "messages, and no consumer: " + few(said),
+		Remedy: "Start a consumer, or delete the queue with what is in it. -o json lists them all."}}
 }
 
 func consumersByAMQP(s *Scene) (all []Finding) {

@@ -347,7 +347,7 @@ func (c Client) Queues(ctx context.Context) (all Queues, err error) {
 		if err := c.call(ctx, http.MethodGet, v1+"/queues", page(after, maxPaged), nil, &next); err != nil {
 			return all, err
 		}
-		all.Queues = append(all.Queues, next.Queues...)
+		all.Queues, all.Forgotten = append(all.Queues, next.Queues...), append(all.Forgotten, next.Forgotten...)
 		if after = next.After; after == "" {
 			return all, nil
 		}

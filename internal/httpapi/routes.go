@@ -127,7 +127,13 @@ func (a *API) showRoutes() {
 		"Work queues: what is kept for them, and what RabbitMQ says"),
 		func(ctx context.Context, c auth.Caller, in *Paged) (Queues, error) {
 			q, after, err := a.Console.Queues(ctx, c, in.After, in.Limit)
-			return Queues{q, after}, err
+			all := Queues{Queues: q, After: after}
+			if err == nil && in.After == "" {
+				var last inspect.Checkup
+				last, err = a.Console.LastCheckup(ctx, c)
+				all.Forgotten = last.Forgotten
+			}
+			return all, err
 		})
 	handle(a, route(http.MethodGet, "/queues/{queue}", "queue", "See",
 		"A work queue: what waits, what failed and why, and what its policy does"),

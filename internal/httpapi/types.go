@@ -19,6 +19,8 @@ type Count struct {
 type Queues struct {
 	Queues []inspect.Queue `json:"queues"`
 	After  string          `json:"after,omitempty" doc:"Where the next page begins; absent on the last."`
+	// Forgotten is on the first page.
+	Forgotten []string `json:"forgotten,omitempty" doc:"That hold messages, without consumer; as last checked."`
 }
 
 // Policies is a list of policies.

@@ -406,6 +406,11 @@ func TestOneQueue(t *testing.T) {
 			must(t, err)
 			return q.NotEnrolled
 		}
+		d.Checkup = func(string) inspect.Checkup { return inspect.Checkup{Forgotten: []string{"mail", "old1", "secret"}} }
+		seen, err := d.LastCheckup(ctx, caller(auth.Viewer, "old?"))
+		if err != nil || len(seen.Forgotten) != 1 || seen.Forgotten[0] != "old1" {
+			t.Errorf("who sees some queues sees %q, %v", seen.Forgotten, err)
+		}
 		few, viewer := caller(auth.Viewer, "old?"), caller(auth.Viewer)
 		expect.Equal(t, unenrolled(viewer, "old1", ""), "", "it may be enrolled")
 		expect.Equal(t, unenrolled(viewer, "old2", inspect.Nowhere), "not enrolled, what consumers reject is gone", "of a queue without an exchange")

@@ -140,6 +140,8 @@ type Checkup struct {
 	Findings []Finding  `json:"findings"`
 	// Looked has the queues that were looked at, and whether each is enrolled.
 	Looked map[string]bool `json:"-"`
+	// Forgotten are queues that hold messages, have no consumer and are not enrolled.
+	Forgotten []string `json:"-"`
 }
 
 // Finding is something wrong with a queue's setup. A caller who is limited to queues gets Check, Status, Queue and
@@ -174,6 +176,7 @@ func (in *Inspector) checkup(by auth.Caller, queue string) Checkup {
 		seen.Looked = maps.Clone(all.Looked)
 		maps.DeleteFunc(seen.Looked, func(name string, _ bool) bool { return !by.Sees(name) })
 	}
+	seen.Forgotten = slices.DeleteFunc(slices.Clone(all.Forgotten), func(q string) bool { return !by.Sees(q) })
 	for _, f := range all.Findings {
 		if by.Queues != nil {
 			f = Finding{Check: f.Check, Status: f.Status, Queue: f.Queue, Title: f.Title}

@@ -91,6 +91,9 @@ func (c *checkup) run(ctx context.Context) {
 			if f.Status != doctor.Warning && f.Status != doctor.Wrong {
 				continue
 			}
+			if f.Check == doctor.Forgotten {
+				is.Forgotten = f.Queues
+			}
 			for _, queue := range append(f.Queues, f.Queue) {
 				if queue != "" {
 					is.Findings = append(is.Findings, inspect.Finding{Check: f.Check, Status: string(f.Status),

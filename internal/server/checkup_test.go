@@ -26,7 +26,7 @@ func TestCheckupsAreMadeWhenSomebodyLooks(t *testing.T) {
 			made++
 			return doctor.Report{Looked: map[string]bool{"a": true, "b": true}, Findings: []doctor.Finding{{Queue: "b", Status: doctor.Wrong, What: "bad"},
 				{Queue: "a", Status: doctor.OK}, {Queue: "a", Status: doctor.Unknown}, {Status: doctor.Wrong},
-				{Queues: []string{"c", "a"}, Status: doctor.Warning}}}, fails
+				{Check: doctor.Forgotten, Queues: []string{"c", "a"}, Status: doctor.Warning}}}, fails
 		}}
 		go c.run(t.Context())
 		for _, step := range []struct {
@@ -53,6 +53,7 @@ func TestCheckupsAreMadeWhenSomebodyLooks(t *testing.T) {
 						queues = append(queues, f.Queue)
 					}
 					expect.Equal(t, strings.Join(queues, " "), "a b c", "the queues with findings")
+					expect.Equal(t, strings.Join(is.Forgotten, " "), "c a", "the forgotten queues")
 				}
 			}
 			synctest.Wait()
