@@ -361,8 +361,8 @@ error groups with the most messages, and the messages that are due next.`,
 		}))
 		err = listColumns(p, all, all.Queues, queueColumns(time.Now()))
 		if err == nil && others > 0 && p.format == "table" {
-			fmt.Fprintf(p.out, "\n%s: redrive doctor\n", plural(others, "other queue holds messages and has no consumer",
-				"other queues hold messages and have no consumer"))
+			fmt.Fprintf(p.out, "\n%s: redrive doctor\n", plural(others,
+				"other queue holds messages and has no consumer", "other queues hold messages and have no consumer"))
 		}
 		return err
 	})))

@@ -181,8 +181,8 @@ func (d *action) starts(p *operations.Plan) string {
 		text += " Nothing is done yet."
 	}
 	if d.canary > 0 && int64(d.canary) < p.Count {
-		text += fmt.Sprintf(" The first %s go and are watched for %s; the other %s follow only if none of them fails again.",
-			count(d.canary), cmp.Or(d.canaryWait, "1m"), count(p.Count-int64(d.canary)))
+		text += fmt.Sprintf(" The first %s go and are watched for %s; the other %s follow only if none of them fails "+
+			"again.", count(d.canary), cmp.Or(d.canaryWait, "1m"), count(p.Count-int64(d.canary)))
 	}
 	if d.rate > 0 {
 		text += fmt.Sprintf(" At most %s/s.", strconv.FormatFloat(d.rate, 'f', -1, 64))

@@ -179,7 +179,8 @@ func Joined(all []Condition) (joined []Condition) {
 		}
 		joined = append(joined, some...)
 	}
-	if at := slices.IndexFunc(all, func(c Condition) bool { return c.Kind == Management }); at >= 0 && lost[Silent] == nil {
+	at := slices.IndexFunc(all, func(c Condition) bool { return c.Kind == Management })
+	if at >= 0 && lost[Silent] == nil {
 		joined = append(joined, all[at])
 	}
 	return joined

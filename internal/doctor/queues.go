@@ -258,8 +258,7 @@ func consumers(s *Scene) (all []Finding) {
 // Forgotten is the check of queues that hold messages and have no consumer.
 const Forgotten = "forgotten"
 
-// forgotten looks at queues that are not enrolled, and that nobody expects to be read: not dead-letter queues, nor
-// queues to wait in, which dead-letter on.
+// forgotten looks at queues that are not enrolled, except dead-letter queues and those to wait in, which dead-letter on.
 func forgotten(s *Scene) (all []Finding) {
 	var queues, said []string
 	routes := management.NewRoutes(s.Queues, s.Bindings, s.Exchanges, s.Policies)
@@ -267,8 +266,9 @@ func forgotten(s *Scene) (all []Finding) {
 	for _, q := range s.workQueues() {
 		suspect, _ := routes.Suspect(q.Name, leads[q.Name])
 		waits := q.Setting("dead-letter-exchange") != nil && (q.TTL() > 0 || len(leads[q.Name]) > 0)
+		matches := func(pattern string) bool { return policy.MatchQueue(pattern, q.Name) }
 		if q.Ready == 0 || q.Consumers > 0 || q.Type == "stream" || s.enrolled(q) || suspect != "" || waits ||
-			slices.ContainsFunc(s.Config.FollowedQueues(), func(p string) bool { return policy.MatchQueue(p, q.Name) }) {
+			slices.ContainsFunc(s.Config.FollowedQueues(), matches) {
 			continue
 		}
 		queues, said = append(queues, q.Name), append(said, fmt.Sprintf("%s (%d)", q.Name, q.Ready))

@@ -200,7 +200,8 @@ func Columns(text string) (all []Column, err error) {
 		}
 		if c.field == nil {
 			names := fieldNames((*field).isColumn)
-			return nil, fmt.Errorf("there is no column %.60q%s", c.Name, cmp.Or(hint.Meant(c.Name, names), oneOf(names)))
+			return nil, fmt.Errorf("there is no column %.60q%s", c.Name,
+				cmp.Or(hint.Meant(c.Name, names), oneOf(names)))
 		}
 		if all = append(all, c); len(all) > maxColumns {
 			return nil, fmt.Errorf("these are more than %d columns", maxColumns)

@@ -168,7 +168,7 @@ func TestAJumpOfTheClockIsReported(t *testing.T) {
 	})
 }
 
-// That RabbitMQ does not answer is told from its refusals.
+// A connection knows whether RabbitMQ does not answer or refuses it.
 func TestAConnectionSaysWhetherRabbitMQAnswers(t *testing.T) {
 	s := opened(t, testConfig(t)).vhosts[0]
 	to := s.connection(condition.Publish, "")

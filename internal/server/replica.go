@@ -69,8 +69,8 @@ func NewReplica(shared store.Shared, about func() cluster.About, log *slog.Logge
 func (r *Replica) Shown() (all []inspect.Replica) {
 	for _, one := range r.All() {
 		all = append(all, inspect.Replica{ID: one.ID, Address: one.Address, Version: one.Version, Since: one.Since,
-			Beat:  one.Beat,
-			Leads: one.Leads, Self: one.Self, Ready: !one.NotReady, Conditions: condition.Listed(condition.Joined(one.Conditions))})
+			Beat: one.Beat, Leads: one.Leads, Self: one.Self, Ready: !one.NotReady,
+			Conditions: condition.Listed(condition.Joined(one.Conditions))})
 	}
 	return all
 }

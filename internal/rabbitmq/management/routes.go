@@ -123,8 +123,8 @@ func (r *Routes) Suspect(queue string, leads []string) (why string, of []string)
 	return "", nil
 }
 
-// NamedLikeDeadLetters reports whether frameworks give dead-letter queues such a name (MassTransit _error and _skipped, Spring
-// Cloud Stream .dlq, Wolverine, EasyNetQ, NServiceBus and Rebus error). of is the work queue in the name, or "".
+// NamedLikeDeadLetters reports whether frameworks give dead-letter queues such a name (MassTransit _error and _skipped,
+// Spring Cloud Stream .dlq, Wolverine, EasyNetQ, NServiceBus and Rebus error). of is the work queue in the name, or "".
 func NamedLikeDeadLetters(queue string) (of string, is bool) {
 	name := strings.ToLower(queue)
 	for _, end := range []string{"_error", "_skipped", ".dlq", "-dlq", "_dlq", "-dead-letter", ".dead-letter"} {
