@@ -1297,6 +1297,23 @@ func TestTheOverviewShowsWhatIsUnderWay(t *testing.T) {
 	expect.Equal(t, strings.Contains(shown(list(), "/"), "under-way-title"), false, "there is an empty part")
 }
 
+// Where a form is refused, its page is one link away.
+func TestARefusedFormLeadsBack(t *testing.T) {
+	s := webtest.Stocked(inspect.Config{})
+	_, err := s.Order(t.Context(), webtest.Root, s.Has.Running, operations.Cancel)
+	expect.NoError(t, err)
+	h := scene{shop: s, caller: webtest.Root}.handler()
+	for at, back := range map[string]string{"/operations/" + s.Has.Running + "/pause": "/operations/" + s.Has.Running,
+		"/plans/" + s.Has.Blocked + "/start": "/plans/" + s.Has.Blocked} {
+		w := send(h, at, url.Values{"expect_count": {"1"}})
+		expect.Equal(t, w.Code, 409, at)
+		expect.Equal(t, strings.Contains(w.Body.String(), `<a class="button" href="`+back+`">Back</a>`), true, "%s", w.Body)
+	}
+	w := send(h, "/operations/"+uuid.NewString()+"/pause", nil)
+	expect.Equal(t, w.Code, 404, "none such")
+	expect.Equal(t, strings.Contains(w.Body.String(), "Back"), false, "%s", w.Body)
+}
+
 // An outcome is named by its message's error, as the caller sees it.
 func TestAnOutcomeIsNamedByItsError(t *testing.T) {
 	rules := mask.New([]mask.Entry{{Patterns: []string{"/ann/"}}}, mask.DefaultBodies())

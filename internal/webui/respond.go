@@ -124,6 +124,12 @@ func (s *server) page(h handler) http.Handler {
 				data: withParam(r.URL, "wait", "1")}
 		case err != nil:
 			v = errorView(err)
+			if d := v.data.(errorData); r.Method == http.MethodPost && r.PathValue("id") != "" &&
+				v.status != http.StatusNotFound {
+				parts := strings.SplitN(r.URL.EscapedPath(), "/", 4) // such as /operations/{id}/pause
+				d.Back = "/" + parts[1] + "/" + parts[2]
+				v.data = d
+			}
 		}
 		s.render(w, r, c, v)
 	})
@@ -134,6 +140,7 @@ type errorData struct {
 	Head, Text string
 	Hint       string // what to do about it
 	Again      bool   // trying again may help
+	Back       string // the page of what a form was about
 }
 
 // errorView is the page of an error.

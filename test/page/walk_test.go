@@ -23,6 +23,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/mask"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/webui"
 	"github.com/redrive-mq/redrive/internal/webui/webtest"
@@ -334,6 +335,24 @@ func TestThePageLives(t *testing.T) {
 		b.until("it is connected again",
 			`document.getElementById("disconnected").hidden && document.getElementById("live-state").textContent == "Live"`)
 	})
+}
+
+// The buttons of an operation are for what it is now, but are not exchanged under the cursor.
+func TestAnOperationEndsWhileItIsWatched(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, options{})
+	b := newTab(t, s.base)
+	b.open("/operations/" + s.Has.Paused)
+	b.says("#live-state", "Live")
+	const button = `document.querySelector('#orders form[action$="/cancel"] button').getBoundingClientRect()`
+	b.run(chromedp.MouseEvent("mouseMoved", js[float64](b, button+".x")+3, js[float64](b, button+".y")+3))
+	_, err := s.Order(t.Context(), webtest.Root, s.Has.Paused, operations.Cancel)
+	must(t, err)
+	b.says("#progress h2", "canceled")
+	expect.Equal(t, b.has("#orders"), true, "the buttons are there while the cursor is on one")
+	b.run(chromedp.MouseEvent("mouseMoved", 1, 1))
+	b.shows("#rest")
+	expect.Equal(t, b.has("#orders"), false, "the buttons are there")
 }
 
 // Forms and links do without scripts; what does not is left out.

@@ -154,7 +154,8 @@
     outdated(false);
     for (const old of parts) {
       const fresh = page.getElementById(old.id);
-      if (!fresh || busy(old) || paused) continue;
+      if (!fresh || paused) continue;
+      if (busy(old)) { old.addEventListener("pointerleave", later, { once: true }); continue; }
       if (document.dispatchEvent(new CustomEvent("part", { cancelable: true, detail: { old, fresh } }))) old.replaceChildren(...fresh.childNodes);
       times(old);
       ready(old);
