@@ -1,6 +1,7 @@
 package actions
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,6 +46,7 @@ type Outcome struct {
 	Key     string    `json:"key,omitempty"`
 	Queue   string    `json:"queue,omitempty"`
 	Outcome string    `json:"outcome" enum:"done,skipped,failed"`
+	Became  string    `json:"became,omitempty" enum:"made_due,sent,failed_again" doc:"Of a replay, when done."`
 	Why     string    `json:"why,omitempty"`
 	New     string    `json:"new,omitempty" doc:"The id of the message that was made of it."`
 	At      time.Time `json:"at"`
@@ -58,6 +60,16 @@ const (
 	Skipped = "skipped"
 	Failed  = "failed"
 )
+
+// What became of a message that an operation replayed, as far as it is known.
+const (
+	MadeDue     = "made_due"
+	Sent        = "sent"
+	FailedAgain = "failed_again"
+)
+
+// Says is the outcome for people.
+func (o Outcome) Says() string { return strings.ReplaceAll(cmp.Or(o.Became, o.Outcome), "_", " ") }
 
 const (
 	// maxNamed bounds what one Act is about; for more there are operations.

@@ -452,7 +452,7 @@ func (p *program) opsList() *cobra.Command {
 }
 
 var outcomeColumns = []column[actions.Outcome]{
-	{Field: "ID"}, {Field: "Queue"}, {Field: "Outcome"},
+	{Field: "ID"}, {Field: "Queue"}, {Field: "Outcome", Value: func(o actions.Outcome) any { return o.Says() }},
 	{Head: "At", Narrow: 1, Value: func(o actions.Outcome) any { return timeText(&o.At) }},
 	{Field: "New", Narrow: inspect.Below}, {Field: "Why", Narrow: inspect.Below},
 }

@@ -1122,17 +1122,22 @@ func TestWatchEndsWithTheOperation(t *testing.T) {
 			}
 			answer = inspect.Ledger{Queues: []inspect.LedgerLine{{Queue: "orders", Off: 1}}}
 		default:
-			answer = operations.Outcomes{}
+			answer = operations.Outcomes{Outcomes: []actions.Outcome{{ID: "x", Outcome: actions.Done,
+				Became: actions.FailedAgain}}}
 		}
 		_ = json.NewEncoder(w).Encode(answer)
 	}))
 	defer service.Close()
+	var out bytes.Buffer
 	run := func(args ...string) int {
 		args = append(args, "--watch=100ms", "--address", service.Listener.Addr().String())
-		return Run(ctx, args, io.Discard, io.Discard, Build{})
+		return Run(ctx, args, &out, io.Discard, Build{})
 	}
 	if code := run("ops", "show", "x"); code != ExitOK || asked["x"] != 2 {
 		t.Errorf("ops show: exit code %d, asked %d times", code, asked["x"])
+	}
+	if !strings.Contains(out.String(), "failed again") {
+		t.Errorf("it does not say what became of the message: %s", &out)
 	}
 	if code := run("ledger"); code != ExitOK || asked["ledger"] != 2 {
 		t.Errorf("ledger: exit code %d, asked %d times", code, asked["ledger"])

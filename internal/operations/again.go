@@ -1,6 +1,7 @@
 package operations
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -26,7 +27,7 @@ import (
 // The walks end once all messages are sent and CanaryWait has passed, but at most maxCanaryWait after the
 // replay. The counts are part of the progress; the marks are written in the same step:
 //
-//	operation/<id>/again/<n>   of outcome/<n>: how many were sent, and which failed again
+//	operation/<id>/again/<n>   of outcome/<n>: how many were sent, which were not, and which failed again
 
 const (
 	// lookUps is how many messages one step of a walk looks up, roughly.
@@ -54,17 +55,32 @@ type again struct {
 
 // againMark says which messages of one entry of outcomes failed again.
 type againMark struct {
-	Sent   int64  `json:"s"`
-	Failed []byte `json:"f"` // a bit for each
+	Sent   int64 `json:"s"`
+	Failed bits  `json:"f"`
+	Here   bits  `json:"h,omitempty"` // not sent
 }
 
-func (m *againMark) failed(i int) bool { return i/8 < len(m.Failed) && m.Failed[i/8]&(1<<(i%8)) != 0 }
+// bits has one for each message.
+type bits []byte
 
-func (m *againMark) setFailed(i int) {
-	for len(m.Failed) <= i/8 {
-		m.Failed = append(m.Failed, 0)
+func (b bits) has(i int) bool { return i/8 < len(b) && b[i/8]&(1<<(i%8)) != 0 }
+
+func (b *bits) set(i int) {
+	for len(*b) <= i/8 {
+		*b = append(*b, 0)
 	}
-	m.Failed[i/8] |= 1 << (i % 8)
+	(*b)[i/8] |= 1 << (i % 8)
+}
+
+// became is what is known of the i-th message.
+func (m *againMark) became(i int) string {
+	switch {
+	case m.Failed.has(i):
+		return actions.FailedAgain
+	case m.Sent == 0 || m.Here.has(i):
+		return actions.MadeDue
+	}
+	return actions.Sent
 }
 
 // walk is the state of a walk over an operation's messages.
@@ -243,19 +259,15 @@ func (op *operation) lastWalk(now time.Time) bool {
 func (r *Runner) lookUp(
 	ctx context.Context, op *operation, name string, part []actions.Outcome, is *again,
 ) (mark againMark, changed bool, err error) {
-	value, err := r.Store.Entry(ctx, name)
-	if err == nil && value != nil {
-		err = json.Unmarshal(value, &mark)
+	if mark, err = r.readMark(ctx, name); err != nil {
+		return mark, false, err
 	}
-	if err != nil {
-		return mark, false, fmt.Errorf("%s: %w", name, err)
-	}
-	sent := int64(0)
+	sent, here := int64(0), bits(nil)
 	for i, o := range part {
 		if o.Outcome != actions.Done {
 			continue
 		}
-		if mark.failed(i) {
+		if mark.Failed.has(i) {
 			sent++
 			continue
 		}
@@ -264,19 +276,31 @@ func (r *Runner) lookUp(
 			return mark, false, err
 		}
 		if how == notYetRetried {
+			here.set(i)
 			continue
 		}
 		if sent++; how == hasFailed {
-			mark.setFailed(i)
+			mark.Failed.set(i)
 			is.add(e)
 			changed = true
 		}
 	}
-	if sent != mark.Sent {
+	if sent != mark.Sent || sent > 0 && !bytes.Equal(here, mark.Here) {
 		is.Sent += sent - mark.Sent
-		mark.Sent, changed = sent, true
+		mark.Sent, mark.Here, changed = sent, here, true
 	}
 	return mark, changed, nil
+}
+
+func (r *Runner) readMark(ctx context.Context, name string) (mark againMark, err error) {
+	value, err := r.Store.Entry(ctx, name)
+	if err == nil && value != nil {
+		err = json.Unmarshal(value, &mark)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", name, err)
+	}
+	return mark, err
 }
 
 // becameOf looks up what became of a message that an operation has replayed: in the store, among the

@@ -48,6 +48,18 @@ func (d *desk) became(t *testing.T, id string, sent, again, here int64) *operati
 	if is.Sent != sent || is.FailedAgain != again || is.StillHere != here || is.NotSeenSince != sent-again {
 		t.Errorf("%+v, want %d sent, %d failed again, %d still here", is, sent, again, here)
 	}
+	rows := map[string]int64{}
+	for after, more := "", true; more; more = after != "" {
+		page, err := d.Outcomes(ctx, operator, id, after, 999)
+		must(t, err)
+		for _, o := range page.Outcomes {
+			rows[o.Became]++
+		}
+		after = page.After
+	}
+	for word, n := range map[string]int64{actions.Sent: sent - again, actions.FailedAgain: again, actions.MadeDue: here} {
+		expect.Equal(t, rows[word], n, "rows that say %s", word)
+	}
 	return is
 }
 
@@ -78,6 +90,15 @@ func TestAReplayTellsWhatFailedAgain(t *testing.T) {
 		time.Sleep(time.Hour) // nothing is retried: its queue has no consumers
 		d.is(t, p.ID, operations.Finished, 10)
 		d.became(t, p.ID, 0, 0, 10)
+		one, err := d.store.Claim(ctx, store.Lane{Queue: "orders"}, time.Now(), 1, 1<<20)
+		must(t, err)
+		_, err = d.store.Finish(ctx, []store.Outcome{{Claim: one[0], At: time.Now()}})
+		must(t, err)
+		time.Sleep(time.Minute)
+		d.became(t, p.ID, 1, 0, 9)
+		if body := string(one[0].Record.Message.Body); body != "0" {
+			t.Errorf("the first to go was %q", body)
+		}
 		d.giveAll(t, "orders", fourOfTen)
 		time.Sleep(time.Minute)
 		is := d.became(t, p.ID, 10, 4, 0)

@@ -282,11 +282,14 @@ func (r *Runner) Operation(ctx context.Context, by auth.Caller, id string) (Oper
 // Outcomes returns the results of an operation's messages, in the order in which they were processed.
 func (r *Runner) Outcomes(ctx context.Context, by auth.Caller, id, after string, limit int) (Outcomes, error) {
 	page := Outcomes{Outcomes: []actions.Outcome{}}
-	if _, err := r.operation(ctx, by, id); err != nil {
+	op, err := r.operation(ctx, by, id)
+	if err != nil {
 		return page, err
 	}
-	limit, err := inspect.PageSize(limit)
-	if err != nil {
+	op.mu.Lock()
+	replays := op.progress.Again != nil
+	op.mu.Unlock()
+	if limit, err = inspect.PageSize(limit); err != nil {
 		return page, err
 	}
 	prefix := partsOf(id) + "outcome/"
@@ -301,10 +304,19 @@ func (r *Runner) Outcomes(ctx context.Context, by auth.Caller, id, after string,
 		if err := json.Unmarshal(value, &part); err != nil {
 			return false, fmt.Errorf("%s: %w", prefix+name, err)
 		}
+		var mark againMark
+		if replays {
+			if mark, err = r.readMark(ctx, partsOf(id)+"again/"+name); err != nil {
+				return false, err
+			}
+		}
 		for i := skip; i < len(part); i++ {
 			if len(page.Outcomes) == limit {
 				page.After = name + "." + strconv.Itoa(i)
 				return false, nil
+			}
+			if replays && part[i].Outcome == actions.Done {
+				part[i].Became = mark.became(i)
 			}
 			page.Outcomes = append(page.Outcomes, part[i])
 		}

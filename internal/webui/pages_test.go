@@ -89,7 +89,9 @@ func (replaying) Operation(context.Context, auth.Caller, string) (operations.Ope
 }
 
 func (replaying) Outcomes(context.Context, auth.Caller, string, string, int) (operations.Outcomes, error) {
-	return operations.Outcomes{}, nil
+	return operations.Outcomes{Outcomes: []actions.Outcome{{Outcome: actions.Done, Became: actions.MadeDue},
+		{Outcome: actions.Done, Became: actions.Sent}, {Outcome: actions.Done, Became: actions.FailedAgain},
+		{Outcome: actions.Skipped}}}, nil
 }
 
 func TestAReplayShowsWhatFailedAgain(t *testing.T) {
@@ -103,6 +105,8 @@ func TestAReplayShowsWhatFailedAgain(t *testing.T) {
 		`<li><b>2</b> <a href="/messages?q=group%3A96d8e04626528643"><bdi>no &lt;b&gt;stock&lt;/b&gt; of #</bdi></a>`,
 		`<li><b>1</b> <bdi>its queue is gone</bdi>`,
 		`<input type="hidden" name="rest_of" value="x"><button>Replay the rest…</button>`,
+		`"state out-made due">made due<`, `"state out-sent">sent<`, `"state out-failed again">failed again<`,
+		`"state out-skipped">skipped<`,
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not have %q", want)

@@ -341,12 +341,14 @@ func TestThePageLives(t *testing.T) {
 func TestAnOperationEndsWhileItIsWatched(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, options{})
+	_, err := s.Order(t.Context(), webtest.Root, s.Has.Running, operations.Pause)
+	must(t, err)
 	b := newTab(t, s.base)
 	b.open("/operations/" + s.Has.Paused)
 	b.says("#live-state", "Live")
 	const button = `document.querySelector('#orders form[action$="/cancel"] button').getBoundingClientRect()`
 	b.run(chromedp.MouseEvent("mouseMoved", js[float64](b, button+".x")+3, js[float64](b, button+".y")+3))
-	_, err := s.Order(t.Context(), webtest.Root, s.Has.Paused, operations.Cancel)
+	_, err = s.Order(t.Context(), webtest.Root, s.Has.Paused, operations.Cancel)
 	must(t, err)
 	b.says("#progress h2", "canceled")
 	expect.Equal(t, b.has("#orders"), true, "the buttons are there while the cursor is on one")
