@@ -194,6 +194,20 @@ func CheckReason(why string) error {
 func (a *Actions) Begin(
 	by auth.Caller, did, on string, count int64, why string,
 ) (end func(err error, n int64), _ error) {
+	write, err := a.BeginLine(by, did, on, count, why)
+	return func(err error, n int64) {
+		if err != nil {
+			write("failed: "+err.Error(), n)
+		} else {
+			write("done", n)
+		}
+	}, err
+}
+
+// BeginLine is Begin for a result in words.
+func (a *Actions) BeginLine(
+	by auth.Caller, did, on string, count int64, why string,
+) (end func(outcome string, n int64), _ error) {
 	if err := CheckReason(why); err != nil {
 		return nil, err
 	}
@@ -205,13 +219,7 @@ func (a *Actions) Begin(
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoAudit, err)
 	}
-	return func(err error, n int64) {
-		if err != nil {
-			write("failed: "+err.Error(), n)
-		} else {
-			write("done", n)
-		}
-	}, nil
+	return write, nil
 }
 
 // Logged does something between two lines of the audit log.

@@ -497,7 +497,7 @@ func TestACanaryWhoseMessagesFailedAgainIsNotDone(t *testing.T) {
 				inFakeTime(t, func(t *testing.T, d *desk) {
 					all := d.parked(t, "orders", count)
 					p := d.plan(t, actions.Replay, "queue:orders")
-					d.begin(t, p, operations.Start{CanarySize: 5, CanaryWait: "30s"})
+					d.begin(t, p, operations.Start{CanarySize: 5, CanaryWait: "30s", Reason: "INC-1"})
 					time.Sleep(time.Second)
 					d.is(t, p.ID, operations.Watching, 5)
 					d.give(t, "orders", func(*store.Record) bool { return false })
@@ -505,6 +505,10 @@ func TestACanaryWhoseMessagesFailedAgainIsNotDone(t *testing.T) {
 					fail(t, d, all[2])
 					time.Sleep(time.Minute)
 					d.is(t, p.ID, operations.Stopped, 5, "no stock again")
+					want := fmt.Sprintf("INC-1: stopped: of the first 5 messages 1 failed again (message %s", all[2].ID)
+					if lines := strings.Join(d.audit.All(), "\n"); !strings.Contains(lines, want) {
+						t.Errorf("audit:\n%s\nwant %q", lines, want)
+					}
 				})
 			})
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -417,6 +418,21 @@ func (r *Runner) missingTarget(ctx context.Context, op *operation, of []frozen) 
 	return ""
 }
 
+// outcome says for the audit log how an operation ended.
+func (p *progress) outcome() string {
+	how := p.State
+	if how == Finished {
+		how = "done"
+	}
+	switch {
+	case strings.HasPrefix(p.Why, how): // canceled by somebody
+		return p.Why
+	case p.Why != "":
+		return how + ": " + p.Why
+	}
+	return how
+}
+
 // logEnd writes the last line of an ended operation to the audit log. It stands
 // there once or, when the service ends in between, twice. The caller has op.stepping.
 func (r *Runner) logEnd(ctx context.Context, op *operation) error {
@@ -424,11 +440,11 @@ func (r *Runner) logEnd(ctx context.Context, op *operation) error {
 	if !p.counts() {
 		r.canaryFailures.remove(op.ID)
 	}
-	end, err := r.Actions.Begin(op.StartedAs, "operation.end", op.audited(), op.Count, p.Why)
+	end, err := r.Actions.BeginLine(op.StartedAs, "operation.end", op.audited(), op.Count, op.head.Reason)
 	if err != nil {
 		return err
 	}
-	end(nil, p.Done)
+	end(p.outcome(), p.Done)
 	p.Unlogged = false
 	if err := r.putProgress(context.WithoutCancel(ctx), op, p); err != nil {
 		return err
