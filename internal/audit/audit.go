@@ -35,7 +35,7 @@ type Entry struct {
 	On        string     `json:"on" doc:"The messages' ids, the query, the queue, or the operation."`
 	Count     int64      `json:"count,omitempty" doc:"How many messages."`
 	Why       string     `json:"why,omitempty" doc:"The reason they gave."`
-	Outcome   string     `json:"outcome" doc:"done, refused, stopped, an error, reported; begun: not ended, or interrupted."`
+	Outcome   string     `json:"outcome" doc:"done, refused, stopped, an error, reported; begun: not ended."`
 	Ended     *time.Time `json:"ended,omitempty" doc:"When the outcome was known."`
 }
 

@@ -244,7 +244,22 @@ func (s *server) showPlan(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	return view{template: "plan", title: "Plan", nav: "/operations", command: planCommand(p), data: p}, nil
+	d := planData{Plan: p}
+	if all, state := tabs(p.Query); state == inspect.Parked && p.RestOf == "" {
+		d.Waits = all[0].Query
+		n, known, err := s.console.CountStates(r.Context(), c, d.Waits)
+		if err == nil && known {
+			d.Waiting = n.Waiting
+		}
+	}
+	return view{template: "plan", title: "Plan", nav: "/operations", command: planCommand(p), data: d}, nil
+}
+
+// planData is a plan, and what its query would find if it were not for parked messages alone.
+type planData struct {
+	operations.Plan
+	Waits   string // the query of the waiting ones
+	Waiting int64
 }
 
 func planCommand(p operations.Plan) string {

@@ -803,11 +803,18 @@ func TestAGroupHasAPage(t *testing.T) {
 		fmt.Sprintf(`<dt>Type</dt><dd><bdi>%s</bdi> <span class="dim">%d messages</span>`, g.Types[0].Value, g.Types[0].Count),
 		html.EscapeString(g.Newest.Error), `<a href="/queues/` + g.Queue + `">`, `href="/messages?q=state%3Aparked&#43;group%3A` + id + `"`,
 		`<a href="/messages/` + g.Newest.Key + `">`, `<a href="/messages/` + g.Oldest.Key + `">`,
-		`<button name="verb" value="replay">`, `datetime="` + g.Last.UTC().Format("2006-01-02T15:04:05"), "redrive groups " + id,
+		`<button name="verb" value="replay">`, "Discard what waits…", `datetime="` + g.Last.UTC().Format("2006-01-02T15:04:05"), "redrive groups " + id,
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page of a group has no %s", want)
 		}
+	}
+	for query, waits := range map[string]bool{"state:parked group:" + id: true, "group:" + id: false} {
+		p, err := s.Plan(t.Context(), webtest.Root, operations.PlanRequest{Verb: actions.Discard, Query: query})
+		expect.NoError(t, err)
+		says := strings.Contains(shown(s, "/plans/"+p.ID), `<a href="/messages?q=state%3Awaiting&#43;group%3A`+id+
+			fmt.Sprintf(`">%d more wait`, g.Waiting))
+		expect.Equal(t, says, waits, "the plan of %s says what waits", query)
 	}
 	if !strings.Contains(shown(s, "/messages/"+g.Newest.Key), "<bdi>gateway incident INC-2231, Pavel is on it</bdi>") {
 		t.Error("the page of a message has no note on its error")
