@@ -30,6 +30,7 @@ type action struct {
 	canary         int
 	canaryWait     string
 	restOf         string
+	discardedBy    string
 	onlyQuery      []string // flags that were given and need a query, not IDs
 }
 
@@ -77,6 +78,10 @@ func (p *program) act(v actions.VerbInfo) *cobra.Command {
 		f.StringVar(&d.restOf, "rest-of", "", "instead of a query: what this operation did not reach before it ended")
 		_ = c.RegisterFlagCompletionFunc("rest-of", p.completeOps)
 	}
+	if v.Verb == actions.Restore {
+		f.StringVar(&d.discardedBy, "discarded-by", "", "instead of a query: what this operation discarded")
+		_ = c.RegisterFlagCompletionFunc("discarded-by", p.completeOps)
+	}
 	if v.Timed {
 		f.StringVar(&d.at, "at", "", `when: a time such as 2026-11-21T18:30:00Z, or "in 10m"; left out: now`)
 	}
@@ -123,6 +128,8 @@ func (p *program) perform(ctx context.Context, client httpapi.Client, d *action,
 	switch {
 	case err != nil:
 		return err
+	case d.discardedBy != "" && (len(args) > 0 || d.queryFlags != (queryFlags{})):
+		return fmt.Errorf("--discarded-by takes neither message IDs nor a query: %w", errUsage)
 	case d.restOf != "" && (len(args) > 0 || d.queryFlags != (queryFlags{})):
 		return fmt.Errorf("--rest-of takes neither message IDs nor a query: %w", errUsage)
 	case ids > 0 && ids < len(args):
@@ -135,8 +142,9 @@ func (p *program) perform(ctx context.Context, client httpapi.Client, d *action,
 	case d.verb.Info().ToQueue && d.to == "":
 		return fmt.Errorf("--to is missing: the queue: %w", errUsage)
 	}
-	r := operations.PlanRequest{Verb: d.verb, RestOf: d.restOf, At: due, To: d.to, Reason: d.reason}
-	if ids == 0 && d.restOf == "" {
+	r := operations.PlanRequest{Verb: d.verb, RestOf: d.restOf, DiscardedBy: d.discardedBy, At: due, To: d.to,
+		Reason: d.reason}
+	if ids == 0 && d.restOf == "" && d.discardedBy == "" {
 		flags := d.queryFlags
 		if d.verb == actions.Replay && flags == (queryFlags{queue: d.queue}) && d.queue != "" && len(args) == 0 {
 			flags.state = inspect.Parked

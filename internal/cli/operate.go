@@ -117,6 +117,9 @@ func ended(w io.Writer, op operations.Operation) {
 	if op.HasRest() {
 		fmt.Fprintf(w, "replay the rest: redrive replay --rest-of %s\n", plain(op.ID))
 	}
+	if op.Discards() {
+		fmt.Fprintf(w, "take it back: redrive restore --discarded-by %s\n", plain(op.ID))
+	}
 	if op.SkippedN+op.Failed > 0 {
 		fmt.Fprintf(w, "which, and why: redrive ops show %s\n", plain(op.ID))
 	}
@@ -214,6 +217,9 @@ func preview(w io.Writer, p operations.Plan, starts string, now time.Time) {
 	prose(w, starts)
 	if p.RestOf != "" {
 		fmt.Fprintf(w, "What operation %s did not reach.\n", plain(p.RestOf))
+	}
+	if p.DiscardedBy != "" {
+		fmt.Fprintf(w, "What operation %s discarded.\n", plain(p.DiscardedBy))
 	}
 	if p.Query != "" {
 		prose(w, p.Query)

@@ -374,16 +374,20 @@ func (r *Runner) watchReplayed(op *operation, all []actions.Outcome) {
 	}
 }
 
-// planRest plans to replay the messages that a replay did not reach before it ended. It leaves out what failed
-// again: a plan names messages by key, and each failure has a new key.
-func (r *Runner) planRest(ctx context.Context, by auth.Caller, c actions.RecordChange, q PlanRequest) (Plan, error) {
-	if q.Verb != actions.Replay || strings.TrimSpace(q.Query) != "" {
-		return Plan{}, fmt.Errorf("%w: rest_of is of a replay without a query", inspect.ErrInvalid)
+// planAfter plans to replay the messages that a replay did not reach before it ended, or to restore those that a
+// discard reached. It leaves out what failed again: a plan names messages by key, and each failure has a new key.
+func (r *Runner) planAfter(ctx context.Context, by auth.Caller, c actions.RecordChange, q PlanRequest) (Plan, error) {
+	field, verb, of, id, on := "rest_of", actions.Replay, actions.Replay, q.RestOf, "the rest of "
+	if q.DiscardedBy != "" {
+		field, verb, of, id, on = "discarded_by", actions.Restore, actions.Discard, q.DiscardedBy, "discarded by "
 	}
-	if err := r.Actions.Permit(by, q.Verb.Info().Role, "plan."+string(q.Verb), "the rest of "+q.RestOf); err != nil {
+	if q.Verb != verb || q.RestOf != "" && q.DiscardedBy != "" || strings.TrimSpace(q.Query) != "" {
+		return Plan{}, fmt.Errorf("%w: %s is of a %s without a query", inspect.ErrInvalid, field, verb)
+	}
+	if err := r.Actions.Permit(by, q.Verb.Info().Role, "plan."+string(q.Verb), on+id); err != nil {
 		return Plan{}, err
 	}
-	op, err := r.operation(ctx, by, q.RestOf)
+	op, err := r.operation(ctx, by, id)
 	if err != nil {
 		return Plan{}, err
 	}
@@ -394,8 +398,8 @@ func (r *Runner) planRest(ctx context.Context, by auth.Caller, c actions.RecordC
 		return Plan{}, fmt.Errorf("%w: operation %s %s", inspect.ErrPrecondition, h.ID, why)
 	}
 	switch {
-	case h.Verb != actions.Replay:
-		return refuse(fmt.Sprintf("is no replay: its verb is %s", h.Verb))
+	case h.Verb != of:
+		return refuse(fmt.Sprintf("is no %s: its verb is %s", of, h.Verb))
 	case p.State == "":
 		return refuse("is a plan that was not started: start it")
 	case p.Ended == nil:
@@ -403,15 +407,18 @@ func (r *Runner) planRest(ctx context.Context, by auth.Caller, c actions.RecordC
 	}
 	q.Query = h.Query
 	return r.planOf(ctx, by, c, q, func(*Plan) {}, func(_ uint64, visit func(store.Listed) (bool, error)) error {
-		return r.eachLeft(ctx, &h, p.processed(), visit)
+		if of == actions.Discard {
+			return r.eachIn(ctx, &h, 0, p.processed(), store.Discarded, visit)
+		}
+		return r.eachIn(ctx, &h, p.processed(), h.Count, 0, visit)
 	})
 }
 
-// eachLeft visits a plan's messages from the at-th on whose state is as planned.
-func (r *Runner) eachLeft(
-	ctx context.Context, h *head, at int64, visit func(store.Listed) (more bool, err error),
+// eachIn visits a plan's messages from the at-th up to the end-th that are in a state; 0: in that as planned.
+func (r *Runner) eachIn(
+	ctx context.Context, h *head, at, end int64, in store.State, visit func(store.Listed) (more bool, err error),
 ) error {
-	for at < h.Count {
+	for at < end {
 		all, err := r.readChunk(ctx, chunkName(h.ID, at/chunk))
 		if err == nil && at%chunk >= int64(len(all)) {
 			err = fmt.Errorf("%w: operation %s: %s", inspect.ErrPrecondition, h.ID, listDamaged)
@@ -419,13 +426,14 @@ func (r *Runner) eachLeft(
 		if err != nil {
 			return err
 		}
-		for _, f := range all[at%chunk:] {
+		all = all[at%chunk:]
+		for _, f := range all[:min(int64(len(all)), end-at)] {
 			at++
 			l, err := r.Store.Get(ctx, f.Key)
 			if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUnreadable) {
 				continue
 			}
-			if err == nil && l.Record.State == f.State {
+			if err == nil && l.Record.State == cmp.Or(in, f.State) {
 				_, err = visit(l)
 			}
 			if err != nil {

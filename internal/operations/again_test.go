@@ -309,3 +309,36 @@ func TestTheRestOfAReplay(t *testing.T) {
 			"are parked: the one that failed again and the 3 that came later")
 	})
 }
+
+// What a discard took is restored by a plan of it, and nothing else that its query finds.
+func TestADiscardIsTakenBack(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, d *desk) {
+		all := d.parked(t, "orders", 1500)
+		must(t, errOf(d.Act(ctx, operator, actions.Act{Verb: actions.Discard, IDs: []string{all[0].ID.String()}})))
+		p := d.plan(t, actions.Discard, "queue:orders")
+		back := func(by auth.Caller, verb actions.Verb) (operations.Plan, error) {
+			return d.Plan(ctx, by, operations.PlanRequest{Verb: verb, DiscardedBy: p.ID})
+		}
+		expect.Err(t, errOf(back(operator, actions.Restore)), inspect.ErrPrecondition, "of a plan")
+		d.begin(t, p, operations.Start{Rate: 1000})
+		time.Sleep(time.Second)
+		must(t, errOf(d.Order(ctx, operator, p.ID, operations.Cancel)))
+		done := d.look(t, p.ID).Done
+		if done < 2 || done > 1498 {
+			t.Fatalf("%d are discarded", done)
+		}
+		must(t, errOf(d.Act(ctx, operator, actions.Act{Verb: actions.Restore, IDs: []string{all[1].ID.String()}})))
+		must(t, errOf(d.Act(ctx, operator, actions.Act{Verb: actions.Discard, IDs: []string{all[1499].ID.String()}})))
+		expect.Err(t, errOf(back(operator, actions.Replay)), inspect.ErrInvalid, "another verb")
+		expect.Err(t, errOf(back(caller(auth.Viewer), actions.Restore)), auth.ErrForbidden, "a viewer")
+		few := operator
+		few.Queues = []string{"mail"}
+		expect.Err(t, errOf(back(few, actions.Restore)), inspect.ErrNotFound, "who does not see its queue")
+		taken, err := back(operator, actions.Restore)
+		must(t, err)
+		expect.Equal(t, taken.Count, done-1, "what it discarded, without what is restored already")
+		d.begin(t, taken, operations.Start{})
+		time.Sleep(time.Second)
+		expect.Equal(t, d.count(t, "queue:orders state:discarded"), 2, "are discarded: by others")
+	})
+}

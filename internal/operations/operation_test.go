@@ -585,6 +585,19 @@ func TestACanarySurvivesARestart(t *testing.T) {
 	})
 }
 
+// Its table has each queue, so a line for each would say the same twice.
+func TestAPlanCountsItsQueuesWithoutConsumers(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, d *desk) {
+		for _, queue := range []string{"a", "b", "c"} {
+			d.broker.Set(queue, inspect.AtBroker{Exists: true})
+			d.parked(t, queue, 1)
+			must(t, d.PauseQueue(ctx, operator, queue, ""))
+		}
+		expect.Equal(t, strings.Join(d.plan(t, actions.Replay, "queue:?").Warnings, "\n"), "nothing consumes from 3 of the queues\n"+
+			"the retries of 3 of the queues are paused: their messages wait until you resume them", "the warnings")
+	})
+}
+
 func TestAPlanSaysWhatItWouldDoAndDoesNothing(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		d.broker.Set("idle", inspect.AtBroker{Exists: true, Ready: 4})

@@ -48,8 +48,8 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 	if err := c.Check(); err != nil {
 		return Plan{}, err
 	}
-	if q.RestOf != "" {
-		return r.planRest(ctx, by, c, q)
+	if q.RestOf != "" || q.DiscardedBy != "" {
+		return r.planAfter(ctx, by, c, q)
 	}
 	if strings.TrimSpace(q.Query) == "" {
 		return Plan{}, fmt.Errorf("%w: the query is empty: say which messages, such as queue:orders",
@@ -105,7 +105,7 @@ func (r *Runner) planOf(
 func (r *Runner) newPlan(by auth.Caller, q PlanRequest) *operation {
 	op, now := newOperation(), r.now()
 	op.Operation.Plan = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: q.Verb, Query: q.Query, At: q.At, To: q.To,
-		Reason: q.Reason, RestOf: q.RestOf, By: by.Name, Made: now, Expires: now.Add(planLives),
+		Reason: q.Reason, RestOf: q.RestOf, DiscardedBy: q.DiscardedBy, By: by.Name, Made: now, Expires: now.Add(planLives),
 		Queues: []PlanQueue{}, Samples: []inspect.Message{}}
 	return op
 }
@@ -245,6 +245,13 @@ func (r *Runner) checkQueues(ctx context.Context, by auth.Caller, p *Plan) error
 	}
 	switch {
 	case p.Verb.Retries():
+		var there []PlanQueue
+		for _, q := range p.Queues {
+			if q.Exists && r.Inspect.HasPolicy(q.Queue) {
+				there = append(there, q)
+			}
+		}
+		p.warn(there...)
 		for _, q := range p.Queues {
 			p.checkQueue(q, r.Inspect.HasPolicy(q.Queue), noAnswer)
 			for _, kind := range []condition.Kind{condition.Breaker, condition.Unreachable} {
@@ -277,12 +284,9 @@ func (p *Plan) checkQueue(q PlanQueue, allowed bool, noAnswer string) {
 	case noAnswer != "":
 	case !q.Exists:
 		p.Blocked = append(p.Blocked, fmt.Sprintf("the queue %q does not exist", q.Queue))
-	default:
-		p.warn(q)
-		if q.DeadLetters != "" && !q.FailedHere {
-			p.Warnings = append(p.Warnings, fmt.Sprintf("a new failure in the queue %q will not be seen here: "+
-				"it dead-letters %s, not to Redrive; enroll it, or adopt again", q.Queue, q.DeadLetters))
-		}
+	case q.DeadLetters != "" && !q.FailedHere:
+		p.Warnings = append(p.Warnings, fmt.Sprintf("a new failure in the queue %q will not be seen here: "+
+			"it dead-letters %s, not to Redrive; enroll it, or adopt again", q.Queue, q.DeadLetters))
 	}
 }
 
@@ -298,14 +302,29 @@ func (p *Plan) replayedBefore() string {
 		most)
 }
 
-func (p *Plan) warn(q PlanQueue) {
-	if q.Consumers == 0 {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("nothing consumes from the queue %q", q.Queue))
+// warn says what is wrong with queues; of several, in how many, since the plan's table has each.
+func (p *Plan) warn(queues ...PlanQueue) {
+	var idle, paused []string
+	for _, q := range queues {
+		if q.Consumers == 0 {
+			idle = append(idle, q.Queue)
+		}
+		if q.Paused {
+			paused = append(paused, q.Queue)
+		}
 	}
-	if q.Paused {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("the retries of the queue %q are paused: its messages wait until "+
-			"you resume it", q.Queue))
+	say := func(of []string, one, many string) {
+		switch len(of) {
+		case 0:
+		case 1:
+			p.Warnings = append(p.Warnings, fmt.Sprintf(one, of[0]))
+		default:
+			p.Warnings = append(p.Warnings, fmt.Sprintf(many, len(of)))
+		}
 	}
+	say(idle, "nothing consumes from the queue %q", "nothing consumes from %d of the queues")
+	say(paused, "the retries of the queue %q are paused: its messages wait until you resume it",
+		"the retries of %d of the queues are paused: their messages wait until you resume them")
 }
 
 // GetPlan returns a plan, also one that became an operation.

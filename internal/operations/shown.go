@@ -10,11 +10,13 @@ import (
 // PlanRequest asks what an action on all that a query finds would do.
 type PlanRequest struct {
 	Verb   actions.Verb `json:"verb"`
-	Query  string       `json:"query,omitempty" doc:"In the query language. Not with rest_of, adopt, unadopt."`
+	Query  string       `json:"query,omitempty" doc:"In the query language. Not with rest_of, discarded_by, adopt, unadopt."`
 	At     *time.Time   `json:"at,omitempty" doc:"Replay: when; left out: now."`
 	To     string       `json:"to,omitempty" doc:"Copy: the queue. Unadopt: the dead-letter queue."`
 	Reason string       `json:"reason,omitempty" maxLength:"500"`
 	RestOf string       `json:"rest_of,omitempty" doc:"Replay, instead of a query: a replay whose rest it is."`
+	// DiscardedBy is an operation.
+	DiscardedBy string `json:"discarded_by,omitempty" doc:"Restore, instead of a query: the operation that did."`
 	// Of an adoption; the last also of an unadoption.
 	From              string   `json:"from,omitempty" doc:"Adopt: the dead-letter queue."`
 	WorkQueues        []string `json:"work_queues,omitempty" doc:"Adopt: where they failed; absent: as each says."`
@@ -32,25 +34,27 @@ type Plan struct {
 	Query string       `json:"query"`
 	From  string       `json:"from,omitempty" doc:"Adopt: the dead-letter queue."`
 	// WorkQueues are those that the caller named, Leads those that dead-letter to From.
-	WorkQueues []string          `json:"work_queues,omitempty"`
-	Leads      []string          `json:"leads,omitempty" doc:"Adopt: queues that dead-letter to it."`
-	Format     string            `json:"format,omitempty" doc:"Adopt: the format that the caller named."`
-	Sampled    *Sampled          `json:"sampled,omitempty" doc:"Adopt: what a sample showed."`
-	At         *time.Time        `json:"at,omitempty"`
-	To         string            `json:"to,omitempty"`
-	Reason     string            `json:"reason,omitempty"`
-	RestOf     string            `json:"rest_of,omitempty" doc:"The replay whose rest it is."`
-	By         string            `json:"by"`
-	Made       time.Time         `json:"made"`
-	Expires    time.Time         `json:"expires" doc:"It must be started before."`
-	Count      int64             `json:"count" doc:"The exact number of messages."`
-	Oldest     *time.Time        `json:"oldest,omitempty" doc:"When the first of them failed."`
-	Newest     *time.Time        `json:"newest,omitempty"`
-	Queues     []PlanQueue       `json:"queues" doc:"Split by work queue."`
-	Skipped    []Skipped         `json:"skipped,omitempty" doc:"Found by the query, but left out."`
-	Samples    []inspect.Message `json:"samples"`
-	Blocked    []string          `json:"blocked,omitempty" doc:"Why it cannot start; empty when it can."`
-	Warnings   []string          `json:"warnings,omitempty"`
+	WorkQueues []string   `json:"work_queues,omitempty"`
+	Leads      []string   `json:"leads,omitempty" doc:"Adopt: queues that dead-letter to it."`
+	Format     string     `json:"format,omitempty" doc:"Adopt: the format that the caller named."`
+	Sampled    *Sampled   `json:"sampled,omitempty" doc:"Adopt: what a sample showed."`
+	At         *time.Time `json:"at,omitempty"`
+	To         string     `json:"to,omitempty"`
+	Reason     string     `json:"reason,omitempty"`
+	RestOf     string     `json:"rest_of,omitempty" doc:"The replay whose rest it is."`
+	// DiscardedBy is as in PlanRequest.
+	DiscardedBy string            `json:"discarded_by,omitempty" doc:"Restore: the operation that discarded them."`
+	By          string            `json:"by"`
+	Made        time.Time         `json:"made"`
+	Expires     time.Time         `json:"expires" doc:"It must be started before."`
+	Count       int64             `json:"count" doc:"The exact number of messages."`
+	Oldest      *time.Time        `json:"oldest,omitempty" doc:"When the first of them failed."`
+	Newest      *time.Time        `json:"newest,omitempty"`
+	Queues      []PlanQueue       `json:"queues" doc:"Split by work queue."`
+	Skipped     []Skipped         `json:"skipped,omitempty" doc:"Found by the query, but left out."`
+	Samples     []inspect.Message `json:"samples"`
+	Blocked     []string          `json:"blocked,omitempty" doc:"Why it cannot start; empty when it can."`
+	Warnings    []string          `json:"warnings,omitempty"`
 
 	// ReplayedBefore is how many were, MostReplays how often one of them.
 	ReplayedBefore int64 `json:"-" csv:"-"`
@@ -138,6 +142,9 @@ type Operation struct {
 func (o Operation) HasRest() bool {
 	return o.Verb == actions.Replay && o.Ended != nil && o.Done+o.SkippedN+o.Failed < o.Count
 }
+
+// Discards reports whether it is a discard that ended, and whose messages may be restored.
+func (o Operation) Discards() bool { return o.Verb == actions.Discard && o.Ended != nil && o.Done > 0 }
 
 // Replayed counts the outcomes of replayed messages, as far as they are known: RabbitMQ never reports that a consumer
 // succeeded.

@@ -231,7 +231,7 @@ func (s *server) plan(r *http.Request, c auth.Caller) (view, error) {
 	}
 	p, err := s.console.Plan(r.Context(), c, operations.PlanRequest{
 		Verb: actions.Verb(in.Get("verb")), Query: q, At: at,
-		From: in.Get("from"), Sample: look, RestOf: in.Get("rest_of"),
+		From: in.Get("from"), Sample: look, RestOf: in.Get("rest_of"), DiscardedBy: in.Get("discarded_by"),
 		To: strings.TrimSpace(in.Get("to")), Reason: strings.TrimSpace(in.Get("reason"))})
 	if err != nil {
 		return view{}, err
@@ -245,7 +245,7 @@ func (s *server) showPlan(r *http.Request, c auth.Caller) (view, error) {
 		return view{}, err
 	}
 	d := planData{Plan: p}
-	if all, state := tabs(p.Query); state == inspect.Parked && p.RestOf == "" {
+	if all, state := tabs(p.Query); state == inspect.Parked && p.RestOf == "" && p.DiscardedBy == "" {
 		d.Waits = all[0].Query
 		n, known, err := s.console.CountStates(r.Context(), c, d.Waits)
 		if err == nil && known {
@@ -267,6 +267,8 @@ func planCommand(p operations.Plan) string {
 	switch {
 	case p.RestOf != "":
 		words = []string{"redrive", string(p.Verb), "--rest-of", p.RestOf}
+	case p.DiscardedBy != "":
+		words = []string{"redrive", string(p.Verb), "--discarded-by", p.DiscardedBy}
 	case p.From != "":
 		words = []string{"redrive", string(p.Verb), p.From}
 		for _, queue := range p.WorkQueues {

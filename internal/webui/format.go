@@ -28,6 +28,7 @@ var functions = template.FuncMap{
 	"when":      when,
 	"since":     since,
 	"clock":     func(t time.Time) template.HTML { return timeOf(t, "data-clock", t.UTC().Format("15:04:05 UTC")) },
+	"between":   between,
 	"minute":    func(t time.Time) template.HTML { return timeOf(t, `data-clock="short"`, t.UTC().Format("15:04")) },
 	"past":      func(t *time.Time) bool { return !t.After(time.Now()) },
 	"silent":    func(r inspect.Replica) bool { return r.Silent(time.Now()) },
@@ -177,6 +178,19 @@ func since(v any) template.HTML {
 		text = "just now"
 	}
 	return timeOf(moment(v), `data-when="past"`, text)
+}
+
+// between is a stretch of time.
+func between(from, to *time.Time) string {
+	a, b := from.UTC(), to.UTC()
+	start, end := a.Format(time.DateTime), b.Format(time.DateTime)
+	switch {
+	case start == end:
+		return "at " + end + " UTC"
+	case start[:len(time.DateOnly)] == end[:len(time.DateOnly)]:
+		end = b.Format(time.TimeOnly)
+	}
+	return "between " + start + " and " + end + " UTC"
 }
 
 // timeOf is a time as a text, and in UTC on hover. The page's script adds the reader's own time there.

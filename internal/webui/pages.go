@@ -158,6 +158,9 @@ type operationData struct {
 	Rows  []actions.Outcome
 	Next  string
 	Going bool
+	Until time.Time // the first of what it discarded is kept until then; the zero time: the page does not say
+	// Forgotten: all of what it discarded is.
+	Forgotten bool
 }
 
 func (s *server) operation(r *http.Request, c auth.Caller) (view, error) {
@@ -172,6 +175,9 @@ func (s *server) operation(r *http.Request, c auth.Caller) (view, error) {
 	}
 	s.nameOutcomes(r.Context(), c, out.Outcomes)
 	d := operationData{Operation: o, Rows: out.Outcomes, Going: o.Ended == nil}
+	if s.Restorable > 0 && o.Discards() {
+		d.Until, d.Forgotten = o.Started.Add(s.Restorable), time.Since(*o.Ended) > s.Restorable
+	}
 	if out.After != "" {
 		d.Next = operationURL(id) + "?" + url.Values{"after": {out.After}}.Encode()
 	}

@@ -117,6 +117,32 @@ func TestAReplayShowsWhatFailedAgain(t *testing.T) {
 	}
 }
 
+// What was discarded can be taken back where it is seen.
+func TestADiscardOffersToTakeItBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := time.Now()
+		for age, kept := range map[time.Duration]bool{0: true, 31 * 24 * time.Hour: false} {
+			at := ended.Add(-age)
+			o := operations.Operation{Plan: operations.Plan{ID: "x", Verb: actions.Discard, Count: 1}, Done: 1,
+				State: operations.Finished, Started: at, Ended: &at}
+			page := get(webui.Handler(discarded{replaying{}, o}, webui.Options{Restorable: 30 * 24 * time.Hour,
+				Caller: func(*http.Request) auth.Caller { return webtest.Root }}), "/operations/x").Body.String()
+			has := strings.Contains(page, `<input type="hidden" name="discarded_by" value="x"><button>Restore these…</button>`) &&
+				strings.Contains(page, ">in 30 d<")
+			expect.Equal(t, has, kept, "ended %s ago: %s", age, page)
+		}
+	})
+}
+
+type discarded struct {
+	replaying
+	is operations.Operation
+}
+
+func (d discarded) Operation(context.Context, auth.Caller, string) (operations.Operation, error) {
+	return d.is, nil
+}
+
 func (s scene) handler() http.Handler {
 	return webui.Handler(s.shop, webui.Options{Caller: func(*http.Request) auth.Caller { return s.caller }, Version: "1.4.0"})
 }
@@ -812,7 +838,11 @@ func TestAGroupHasAPage(t *testing.T) {
 	for query, waits := range map[string]bool{"state:parked group:" + id: true, "group:" + id: false} {
 		p, err := s.Plan(t.Context(), webtest.Root, operations.PlanRequest{Verb: actions.Discard, Query: query})
 		expect.NoError(t, err)
-		says := strings.Contains(shown(s, "/plans/"+p.ID), `<a href="/messages?q=state%3Awaiting&#43;group%3A`+id+
+		page := shown(s, "/plans/"+p.ID)
+		if !regexp.MustCompile(`They failed between [\d-]{10} [\d:]{8} and [\d-]{0,10} ?[\d:]{8} UTC\.`).MatchString(page) {
+			t.Errorf("the plan does not say when they failed: %s", page)
+		}
+		says := strings.Contains(page, `<a href="/messages?q=state%3Awaiting&#43;group%3A`+id+
 			fmt.Sprintf(`">%d more wait`, g.Waiting))
 		expect.Equal(t, says, waits, "the plan of %s says what waits", query)
 	}
@@ -1317,7 +1347,7 @@ func TestARefusedFormLeadsBack(t *testing.T) {
 	for at, back := range map[string]string{"/operations/" + s.Has.Running + "/pause": "/operations/" + s.Has.Running,
 		"/plans/" + s.Has.Blocked + "/start": "/plans/" + s.Has.Blocked} {
 		w := send(h, at, url.Values{"expect_count": {"1"}})
-		expect.Equal(t, w.Code, 409, at)
+		expect.Equal(t, w.Code, 409, "%s", at)
 		expect.Equal(t, strings.Contains(w.Body.String(), `<a class="button" href="`+back+`">Back</a>`), true, "%s", w.Body)
 	}
 	w := send(h, "/operations/"+uuid.NewString()+"/pause", nil)

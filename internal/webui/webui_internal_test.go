@@ -266,6 +266,8 @@ func TestTheCommandOfAPlan(t *testing.T) {
 	expect.Equal(t, planCommand(operations.Plan{Verb: actions.Adopt, From: "old queue", Format: "rascal",
 		WorkQueues: []string{"orders", "mail"}}),
 		"redrive adopt 'old queue' --queue orders --queue mail --from rascal --dry-run", "is under the plan")
+	expect.Equal(t, planCommand(operations.Plan{Verb: actions.Restore, DiscardedBy: "x", Query: "queue:a"}),
+		"redrive restore --discarded-by x --dry-run", "is under the plan of what a discard took")
 }
 
 // The page to sign in shows what is on, and keeps a name that was not right; who has no role sees what would give one.
