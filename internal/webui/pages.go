@@ -237,11 +237,12 @@ func (d auditData) Days() []piece {
 	day := func(n int) string { return time.Now().UTC().AddDate(0, 0, n).Format(time.DateOnly) }
 	today, yesterday := d.Filter, d.Filter
 	today.Until, yesterday.Until = "", day(0)
-	return []piece{{"Today", auditURL(today, "since", day(0))}, {"Yesterday", auditURL(yesterday, "since", day(-1))}}
+	return []piece{{Text: "Today", URL: auditURL(today, "since", day(0))},
+		{Text: "Yesterday", URL: auditURL(yesterday, "since", day(-1))}}
 }
 
 // piece is a part of a text, with the page of what it names; "": of nothing.
-type piece struct{ Text, URL string }
+type piece struct{ Text, URL, Title string }
 
 const aMessageID = `[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?:\.[0-9]+)?`
 
@@ -256,7 +257,6 @@ var auditNames = []struct {
 	did, on *regexp.Regexp
 	groups  []names
 }{
-	{regexp.MustCompile(`^operation\.`), regexp.MustCompile(`^([0-9a-f-]{36})(?:$|: )`), []names{{"", operationURL}}},
 	{regexp.MustCompile(`^(note|group .+)$`), regexp.MustCompile(`(?s)^group ([0-9a-f]+) of (.+)$`),
 		[]names{{"", groupURL}, {"", queueURL}}},
 	{regexp.MustCompile(`^(edit|replay|discard|restore|copy)$`),
@@ -269,19 +269,28 @@ var auditNames = []struct {
 	{regexp.MustCompile(`^reported\.move$`), regexp.MustCompile(`(?s)^(.+)$`), []names{{" to ", queueURL}}},
 }
 
+// operationOn is the id of an operation, and what it does where that is known. The first shortID characters of an id
+// are when it was made, to the millisecond.
+var operationOn = regexp.MustCompile(`(?s)^([0-9a-f-]{36})(?:$|: (.+))`)
+
+const shortID = 13
+
 // maxOn bounds what is shown of what an entry was on, in characters, and maxOnRead what is looked at, in bytes.
 const maxOn, maxOnRead = 200, 4000
 
 // On returns what an entry was on, in pieces.
 func (d auditData) On(e audit.Entry) (all []piece) {
 	on := e.On[:min(len(e.On), maxOnRead)]
+	if m := operationOn.FindStringSubmatch(on); m != nil && strings.HasPrefix(e.Did, "operation.") {
+		return []piece{{Text: short(maxOn, cmp.Or(m[2], m[1][:shortID]+"…")), URL: operationURL(m[1]), Title: m[1]}}
+	}
 	left, done := maxOn, 0
 	upto := func(end int, url string) {
 		if text := []rune(clean(on[done:end])); left > 0 && len(text) > left {
-			all = append(all, piece{string(text[:left]) + "…", url})
+			all = append(all, piece{Text: string(text[:left]) + "…", URL: url})
 			left = 0
 		} else if left > 0 && len(text) > 0 {
-			all = append(all, piece{string(text), url})
+			all = append(all, piece{Text: string(text), URL: url})
 			left -= len(text)
 		}
 		done = end

@@ -1543,7 +1543,8 @@ func TestTheAuditPageLeadsToWhatItNames(t *testing.T) {
 	for _, c := range []struct{ did, on, want string }{
 		{"pause", "a/b <i>&", link("/queues/a%2Fb%20%3Ci%3E&amp;", "a/b &lt;i&gt;&amp;")},
 		{"breaker open", "a\u202e\nb", link("/queues/a%E2%80%AE%0Ab", "a\\u{202e}\nb")},
-		{"operation.start", one + ": replay queue:a", link("/operations/"+one, one) + ": replay queue:a"},
+		{"operation.start", one + ": replay queue:<a>", `<a href="/operations/` + one + `" title="` + one + `">replay queue:&lt;a&gt;</a>`},
+		{"operation.pause", one, `<a href="/operations/` + one + `" title="` + one + `">01890a5d-ac96…</a>`},
 		{"operation.pause", "../a\"", "../a&#34;"},
 		{"note", "group 5a1f0c2b9e3d4a76 of a b", "group " + link("/groups/5a1f0c2b9e3d4a76", "5a1f0c2b9e3d4a76") + " of " + link("/queues/a%20b", "a b")},
 		{"group ignored", "group 5a1f0c2b9e3d4a76 of a b", "group " + link("/groups/5a1f0c2b9e3d4a76", "5a1f0c2b9e3d4a76") + " of " + link("/queues/a%20b", "a b")},

@@ -357,6 +357,19 @@ func TestAnOperationEndsWhileItIsWatched(t *testing.T) {
 	expect.Equal(t, b.has("#orders"), false, "the buttons are there")
 }
 
+// On a phone the log is seen at once, and its filters are a tap away; elsewhere they are there.
+func TestTheAuditsFiltersFoldOnAPhone(t *testing.T) {
+	t.Parallel()
+	b := newTab(t, newShop(t, options{}).base)
+	b.open("/audit")
+	b.shows("#filter input[name=who]")
+	b.size(390, 900)
+	expect.Equal(t, js[float64](b, `document.querySelector("#audit tbody tr").getBoundingClientRect().top`) < 450, true,
+		"the first entry is in the upper half")
+	b.click("details.narrow > summary")
+	b.shows("#filter input[name=who]")
+}
+
 // Forms and links do without scripts; what does not is left out.
 func TestWithoutScripts(t *testing.T) {
 	t.Parallel()
