@@ -105,8 +105,8 @@ func (r *Runner) planOf(
 func (r *Runner) newPlan(by auth.Caller, q PlanRequest) *operation {
 	op, now := newOperation(), r.now()
 	op.Operation.Plan = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: q.Verb, Query: q.Query, At: q.At, To: q.To,
-		Reason: q.Reason, RestOf: q.RestOf, DiscardedBy: q.DiscardedBy, By: by.Name, Made: now, Expires: now.Add(planLives),
-		Queues: []PlanQueue{}, Samples: []inspect.Message{}}
+		Reason: q.Reason, RestOf: q.RestOf, DiscardedBy: q.DiscardedBy, By: by.Name, Made: now,
+		Expires: now.Add(planLives), Queues: []PlanQueue{}, Samples: []inspect.Message{}}
 	return op
 }
 

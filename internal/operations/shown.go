@@ -10,7 +10,7 @@ import (
 // PlanRequest asks what an action on all that a query finds would do.
 type PlanRequest struct {
 	Verb   actions.Verb `json:"verb"`
-	Query  string       `json:"query,omitempty" doc:"In the query language. Not with rest_of, discarded_by, adopt, unadopt."`
+	Query  string       `json:"query,omitempty" doc:"In the query language. Not with those below, or adopt, unadopt."`
 	At     *time.Time   `json:"at,omitempty" doc:"Replay: when; left out: now."`
 	To     string       `json:"to,omitempty" doc:"Copy: the queue. Unadopt: the dead-letter queue."`
 	Reason string       `json:"reason,omitempty" maxLength:"500"`
