@@ -258,7 +258,7 @@ func consumers(s *Scene) (all []Finding) {
 // Forgotten is the check of queues that hold messages and have no consumer.
 const Forgotten = "forgotten"
 
-// forgotten looks at queues that are not enrolled, except dead-letter queues and those to wait in, which dead-letter on.
+// forgotten looks at queues that are not enrolled, except dead-letter queues and queues to wait in.
 func forgotten(s *Scene) (all []Finding) {
 	var queues, said []string
 	routes := management.NewRoutes(s.Queues, s.Bindings, s.Exchanges, s.Policies)
