@@ -570,6 +570,33 @@ func TestNoRouteShowsWhatIsMasked(t *testing.T) {
 	}
 }
 
+// firstTick ends the streams of an API once a tick is written.
+type firstTick struct {
+	*httptest.ResponseRecorder
+	end func()
+}
+
+func (w firstTick) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("event: tick")) {
+		w.end()
+	}
+	return w.ResponseRecorder.Write(b)
+}
+
+// Operations under way are in the live stream, with masked samples; TestNoRouteShowsWhatIsMasked ends it before a tick.
+func TestTheLiveStreamMasks(t *testing.T) {
+	who := newAccess(t)
+	for _, caller := range []string{"viewer", "admin"} {
+		s := newScene(t, who, false, mask.Entry{Patterns: []string{"/" + marked + "/"}})
+		w := httptest.NewRecorder()
+		ask(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { s.ServeHTTP(firstTick{w, s.EndStreams}, r) }),
+			"GET", v1+"/live", "", header("Authorization", "Bearer "+who.secret[caller]))
+		if text := w.Body.String(); strings.Contains(text, marked) || !strings.Contains(text, mask.Hidden) {
+			t.Errorf("to %s: %d %s", caller, w.Code, text)
+		}
+	}
+}
+
 // Visitors may ask for what a viewer of a read-only service may, also with an admin's token.
 func TestWhatVisitorsMayAskFor(t *testing.T) {
 	who := newAccess(t)

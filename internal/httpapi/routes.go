@@ -252,6 +252,11 @@ func (a *API) liveRoute() {
 			defer beat.Stop()
 			ticks := a.Console.Watch(ctx, c)
 			for {
+				select { // before a tick that has come, too
+				case <-a.closing:
+					return nil
+				default:
+				}
 				var err error
 				select {
 				case t, ok := <-ticks:
