@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -164,12 +165,10 @@ func (t *trial) count(policy, rule string, r *store.Record) {
 }
 
 func (t *trial) table(w io.Writer) {
-	fmt.Fprintln(w, "POLICY\tRULE\tWHEN\tTHEN\tMESSAGES\tSUCH AS")
-	for _, r := range t.Rules {
-		if r.Policy == "" && r.Messages == 0 {
-			continue
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(cmp.Or(r.Policy, "none")), cell(cmp.Or(r.Rule, "-")),
-			cell(cmp.Or(r.When, "-")), plain(r.Then), count(r.Messages), r.Example)
-	}
+	rows(w, []column[triedRule]{
+		{Head: "Policy", Value: func(r triedRule) any { return cmp.Or(r.Policy, "none") }}, {Field: "Rule"},
+		{Field: "Messages"}, {Field: "Then"}, {Field: "When", Narrow: inspect.Below},
+		{Head: "Such as", Field: "Example", Narrow: inspect.Below},
+	}, slices.DeleteFunc(slices.Clone(t.Rules), func(r triedRule) bool { return r.Policy == "" && r.Messages == 0 }),
+		time.Now())
 }

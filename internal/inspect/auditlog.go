@@ -21,7 +21,7 @@ const maxAuditPage = 1 << 20
 type AuditFilter struct {
 	Who   string `query:"who" maxLength:"256" doc:"Of this person or token; * is any text, ? one character."`
 	On    string `query:"on" maxLength:"256" doc:"On this queue, also where a query names it, or on this id."`
-	Did   string `query:"did" maxLength:"256" doc:"This action; * is any text." example:"operation.*"`
+	Did   string `query:"did" maxLength:"256" doc:"This action, also by an operation; * is any text." example:"operation.*"`
 	Since string `query:"since" maxLength:"40" doc:"Not before this time or date, or this long ago." example:"2h"`
 	Until string `query:"until" maxLength:"40" doc:"Before this time or date, or longer ago than this."`
 }
@@ -99,8 +99,18 @@ func (f *AuditFilter) between(now time.Time) (since, before int64, err error) {
 }
 
 func (f *AuditFilter) matches(e *audit.Entry) bool {
-	return (f.Who == "" || policy.MatchQueue(f.Who, e.Who)) && (f.Did == "" || policy.MatchQueue(f.Did, e.Did)) &&
-		(f.On == "" || mentions(e.On, f.On))
+	return (f.Who == "" || policy.MatchQueue(f.Who, e.Who)) && (f.On == "" || mentions(e.On, f.On)) &&
+		(f.Did == "" || policy.MatchQueue(f.Did, e.Did) || policy.MatchQueue(f.Did, verbOf(e)))
+}
+
+// verbOf is what an operation does, which its entries have after its id; "" of other entries.
+func verbOf(e *audit.Entry) string {
+	if !strings.HasPrefix(e.Did, "operation.") {
+		return ""
+	}
+	_, does, _ := strings.Cut(e.On, ": ")
+	verb, _, _ := strings.Cut(does, " ")
+	return verb
 }
 
 // mentions reports whether a text has a name in it, not as a part of a longer one, or a query for names that

@@ -180,8 +180,14 @@ func (in *Inspector) topGroups(groups []store.GroupCount, set map[string]GroupSt
 
 // GroupColumns show groups on the command line.
 var GroupColumns = []Column[Group]{
-	{Field: "ID"}, {Field: "Queue"}, {Field: "Waiting"}, {Field: "Parked"}, {Field: "First", Narrow: 3},
-	{Field: "Last", Narrow: 1}, {Head: "Last 24 h", Field: "Hours", Narrow: 2},
+	{Field: "ID"}, {Field: "Queue"}, {Field: "Waiting"}, {Field: "Parked"},
+	{Head: "Failed 24 h", Value: func(g Group) any {
+		n := int64(0)
+		for _, of := range g.Hours {
+			n += of
+		}
+		return n
+	}}, {Field: "First", Narrow: 3}, {Field: "Last", Narrow: 1}, {Head: "Last 24 h", Field: "Hours", Narrow: 2},
 	{Field: "State", Narrow: 4},
 	{Head: "What", Narrow: Below, Value: func(g Group) any {
 		return cmp.Or(g.Error, strings.TrimSuffix(g.Reason+" "+g.Type, " "))

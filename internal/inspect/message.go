@@ -218,6 +218,9 @@ func (in *Inspector) shown(by auth.Caller, l store.Listed, group errorgroup.ID) 
 		m.Restorable, m.ParkedFor = &due, r.ParkedFor
 	case query.Retried:
 		m.State, m.RetriedAt, m.FirstFailed, m.Size = Retried, &due, r.FailedAt, nil
+		if r.Error == "" {
+			m.Group = "" // it depends on the message's type, which is not kept
+		}
 	default:
 		m.Due = &due
 	}
@@ -290,6 +293,9 @@ func (in *Inspector) detail(ctx context.Context, by auth.Caller, l store.Listed)
 		}
 	}
 	if r.State == query.Retried {
+		if len(d.Timeline) > 0 {
+			d.FirstFailed = d.Timeline[0].Failed
+		}
 		d.Away = in.away(ctx, r.Queue, d.Timeline)
 		return d, nil
 	}

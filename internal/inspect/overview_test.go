@@ -540,7 +540,7 @@ func TestTheAuditLogFiltered(t *testing.T) {
 		c := inspect.New(inspect.Config{Store: memstore.New(), Audit: book})
 		for f, want := range map[inspect.AuditFilter]string{
 			{}: "54321", {Who: "ann"}: "431", {Who: "a*"}: "431", {Who: "an"}: "", {Did: "pause"}: "51",
-			{Did: "operation.*"}: "3", {On: "orders"}: "421", {On: "orders.new"}: "53", {On: "mail"}: "42",
+			{Did: "operation.*"}: "3", {Did: "replay"}: "32", {On: "orders"}: "421", {On: "orders.new"}: "53", {On: "mail"}: "42",
 			{On: "debug"}: "2", {On: "order"}: "", {On: uuid.Nil.String()}: "2",
 			{Since: "2h"}: "54", {Until: "2h"}: "321", {Since: "4h", Until: "2h"}: "32", {Since: began}: "54321",
 			{Until: began}: "", {Who: "ann", On: "orders", Since: "3h"}: "4",

@@ -577,6 +577,17 @@ func TestRetriedMessagesAreFound(t *testing.T) {
 		if got := found(t, d, caller(auth.Viewer, "mail"), "state:retried", 10); got != nil {
 			t.Errorf("others see %q", got)
 		}
+		first := time.Now().Add(-time.Hour).Truncate(time.Second)
+		twice := record("mail", store.Waiting, "x")
+		for i := range 2 {
+			twice.Error, twice.Failures, twice.FailedAt, twice.FirstFailed = "", i+1, first.Add(time.Duration(i)*time.Minute), first
+			d.add(t, twice)
+			inspecttest.RetryDue(t, d.store, "mail", time.Now().Add(24*time.Hour))
+		}
+		m, err = d.Message(ctx, viewer, twice.ID.String())
+		if err != nil || !m.FirstFailed.Equal(first) || m.Group != "" {
+			t.Errorf("one that failed twice, without an error: %s, group %q, %v", m.FirstFailed, m.Group, err)
+		}
 	})
 }
 

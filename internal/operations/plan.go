@@ -296,10 +296,9 @@ func (p *Plan) replayedBefore() string {
 		most = fmt.Sprintf("%d times", p.MostReplays)
 	}
 	if p.Count == 1 {
-		return fmt.Sprintf("it was replayed %s before, and failed again", most)
+		return fmt.Sprintf("it was replayed %s before", most)
 	}
-	return fmt.Sprintf("messages that were replayed before, and failed again: %d, one of them %s", p.ReplayedBefore,
-		most)
+	return fmt.Sprintf("messages that were replayed before: %d, one of them %s", p.ReplayedBefore, most)
 }
 
 // warn says what is wrong with queues; of several, in how many, since the plan's table has each.

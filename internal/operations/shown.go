@@ -170,8 +170,14 @@ type AgainError struct {
 // Columns show operations on the command line.
 var Columns = []inspect.Column[Operation]{
 	{Field: "ID"}, {Head: "What", Field: "Verb"}, {Field: "State"}, {Field: "Done"}, {Head: "Of", Field: "Count"},
-	{Head: "Skipped", Field: "SkippedN", Narrow: 3}, {Field: "Failed"}, {Field: "Started", Narrow: 1},
-	{Head: "By", Field: "StartedBy", Narrow: 2}, {Field: "From", Narrow: inspect.Below},
+	{Head: "Failed again", Narrow: 2, Value: func(o Operation) any {
+		if o.Replayed == nil {
+			return ""
+		}
+		return o.Replayed.FailedAgain
+	}},
+	{Head: "Skipped", Field: "SkippedN", Narrow: 4}, {Head: "Not done", Field: "Failed", Narrow: 5},
+	{Field: "Started", Narrow: 1}, {Head: "By", Field: "StartedBy", Narrow: 3}, {Field: "From", Narrow: inspect.Below},
 	{Field: "Query", Narrow: inspect.Below}, {Field: "Why", Narrow: inspect.Below},
 }
 

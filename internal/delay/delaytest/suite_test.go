@@ -329,9 +329,9 @@ func TestADelayQueueWithOtherArgumentsIsReported(t *testing.T) {
 		}
 		for _, q := range topology.Queues {
 			other := amqp.Table{"x-queue-type": q.Args["x-queue-type"], "x-max-length": int32(5)}
-			must(t, errOf(ch.QueueDeclare(q.Name, true, false, false, false, other)))
+			b.v.Queue(q.Name, other)
 			differs("queue " + q.Name)
-			must(t, errOf(ch.QueueDelete(q.Name, false, false, false)))
+			b.v.DeleteQueue(q.Name)
 		}
 		for _, e := range topology.Exchanges {
 			must(t, ch.ExchangeDelete(e.Name, false, false))
