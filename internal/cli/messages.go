@@ -655,7 +655,7 @@ service also logs each action when it ends.`,
 	c.Flags().StringVar(&after, "after", "", "continue after the previous page")
 	c.Flags().IntVar(&limit, "limit", 100, "the most to show")
 	c.Flags().StringVar(&f.Who, "who", "", "of this person or token: * is any text, ? one character")
-	c.Flags().StringVar(&f.Did, "did", "", "this action, such as pause, also by an operation; or 'operation.*'")
+	c.Flags().StringVar(&f.Did, "did", "", "this action, such as pause, also by operations, or 'operation.*'")
 	c.Flags().StringVar(&f.On, "on", "", "on this queue, also where a query names it, or on this id")
 	c.Flags().StringVar(&f.Since, "since", "", "not before this time, or this long ago, such as 2h")
 	c.Flags().StringVar(&f.Until, "until", "", "before this time, or longer ago than this")

@@ -21,7 +21,7 @@ const maxAuditPage = 1 << 20
 type AuditFilter struct {
 	Who   string `query:"who" maxLength:"256" doc:"Of this person or token; * is any text, ? one character."`
 	On    string `query:"on" maxLength:"256" doc:"On this queue, also where a query names it, or on this id."`
-	Did   string `query:"did" maxLength:"256" doc:"This action, also by an operation; * is any text." example:"operation.*"`
+	Did   string `query:"did" maxLength:"256" doc:"This action, also by operations; * is any." example:"operation.*"`
 	Since string `query:"since" maxLength:"40" doc:"Not before this time or date, or this long ago." example:"2h"`
 	Until string `query:"until" maxLength:"40" doc:"Before this time or date, or longer ago than this."`
 }
