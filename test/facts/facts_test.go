@@ -267,15 +267,16 @@ func (r rabbit) payload(t *testing.T, queue string) (string, bool) {
 	return shown[0].Payload, true
 }
 
-// setAlarm changes the share of the memory, or the size of the disk, at which the alarm goes off.
+// setAlarm changes the share of the memory, or the size of the disk, at which the alarm goes off. Then it asks for the
+// alarms, which is answered after connections know of a new one.
 func (r rabbit) setAlarm(t *testing.T, of string, on bool) {
 	t.Helper()
 	r.eval(t, map[string]map[bool]string{
-		"memory": {false: "vm_memory_monitor:set_vm_memory_high_watermark(0.9).",
-			true: "vm_memory_monitor:set_vm_memory_high_watermark(0.00001)."},
-		"disk": {false: "rabbit_disk_monitor:set_disk_free_limit(1000000).",
-			true: "rabbit_disk_monitor:set_disk_free_limit(1000000000000000)."},
-	}[of][on])
+		"memory": {false: "vm_memory_monitor:set_vm_memory_high_watermark(0.9)",
+			true: "vm_memory_monitor:set_vm_memory_high_watermark(0.00001)"},
+		"disk": {false: "rabbit_disk_monitor:set_disk_free_limit(1000000)",
+			true: "rabbit_disk_monitor:set_disk_free_limit(1000000000000000)"},
+	}[of][on]+", rabbit_alarm:get_alarms().")
 }
 
 // setConsumerTimeout also has RabbitMQ 3 look at it once a second, not once a minute.

@@ -121,11 +121,12 @@ func Address(t testing.TB) string {
 	return fmt.Sprintf("127.0.0.1:%d", ports[0])
 }
 
-// Alarm raises a memory alarm of a node of the test's own; over ends it.
+// Alarm raises a memory alarm of a node of the test's own; over ends it. Connections know of it afterwards.
 func Alarm(t *testing.T, n *rabbitnode.Node) (over func()) {
 	t.Helper()
 	watermark := func(to string) {
-		must(t, errOf(n.Eval(context.Background(), "vm_memory_monitor:set_vm_memory_high_watermark("+to+").")))
+		must(t, errOf(n.Eval(context.Background(), "vm_memory_monitor:set_vm_memory_high_watermark("+to+
+			"), rabbit_alarm:get_alarms().")))
 	}
 	watermark("0.00001")
 	return func() { watermark("{absolute, 4000000000}") }
