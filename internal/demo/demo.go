@@ -139,7 +139,7 @@ func once(ctx context.Context, o Options) (err error) {
 		running.Wait()
 		err = errors.Join(err, failure)
 	}()
-	if err := until(ctx, 30*time.Second, func() bool { return len(service.Problems()) == 0 }); err != nil {
+	if err := until(ctx, 3*time.Minute, func() bool { return len(service.Problems()) == 0 }); err != nil {
 		return fmt.Errorf("the service is not ready: %v", service.Problems())
 	}
 	s, err := openShop(ctx, conn, decoder, d.say)
