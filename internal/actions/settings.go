@@ -355,7 +355,7 @@ type Report struct {
 	Place
 }
 
-// Place is where in RabbitMQ something was done. The service logs what was done where it is itself.
+// Place is a RabbitMQ cluster and a virtual host. The service logs only reports from its own.
 type Place struct {
 	Cluster string `json:"cluster" doc:"The name of RabbitMQ's cluster."`
 	VHost   string `json:"vhost" doc:"The virtual host."`

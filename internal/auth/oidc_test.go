@@ -321,7 +321,7 @@ func TestPeopleSignInWithOpenIDConnect(t *testing.T) {
 	}
 }
 
-// nobody fails if the provider's answer signs a person in, or the page does not say why.
+// nobody fails the test if the provider's answer signs a person in, or if the page does not say why it did not.
 func nobody(t *testing.T, what string, b *browser, answer, why string) {
 	t.Helper()
 	w := b.get(answer)
@@ -569,7 +569,7 @@ func TestSessionsAreRenewed(t *testing.T) {
 	}
 }
 
-// The provider is asked when its access token ends, but neither all the time nor never.
+// The provider is asked when its access token ends: every ten seconds at most, every ten minutes at least.
 func TestSessionsAreRenewedWithTheirAccessTokens(t *testing.T) {
 	for lasts, after := range map[int]time.Duration{0: renewEvery, 1: renewSoonest, 300: 5 * time.Minute, 3600: renewEvery} {
 		synctest.Test(t, func(t *testing.T) {
@@ -590,7 +590,7 @@ func TestSessionsAreRenewedWithTheirAccessTokens(t *testing.T) {
 	}
 }
 
-// Who signs out here is led to where they do so at the provider.
+// Signing out leads to the provider's sign-out.
 func TestSigningOutAtTheProvider(t *testing.T) {
 	for ends, want := range map[string]string{"": "", issuer + "/end": issuer + "/end?client_id=" + client,
 		issuer + "/end?x=1": issuer + "/end?client_id=" + client + "&x=1"} {

@@ -369,7 +369,7 @@ func needsMajority(conn *amqp.Connection) bool {
 	return yes
 }
 
-// clusterOf returns the name of RabbitMQ's cluster, which the management API has as well.
+// clusterOf returns the cluster name; the management API has the same.
 func clusterOf(conn *amqp.Connection) string {
 	name, _ := conn.Properties["cluster_name"].(string)
 	return name

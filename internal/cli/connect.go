@@ -81,7 +81,7 @@ func (p *program) report(
 	}
 }
 
-// placeOf returns where a client of the management API changes things.
+// placeOf returns the cluster and virtual host of a client of the management API.
 func placeOf(m *management.Client) func(context.Context) (actions.Place, error) {
 	return func(ctx context.Context) (actions.Place, error) {
 		o, err := m.Overview(ctx)

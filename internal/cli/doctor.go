@@ -283,7 +283,7 @@ func mergeAlike(groups []queueFindings) (all []queueFindings) {
 	return all
 }
 
-// together adds a queue's commands to those of other queues, and the queue itself to a command that takes several.
+// together adds the commands for a queue to those of others; enroll gets the queue as one more argument.
 func together(all, more []string, queue string) []string {
 	for i, c := range more {
 		one, last := strings.CutSuffix(c, " "+doctor.Quote(queue))

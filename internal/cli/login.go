@@ -60,7 +60,7 @@ func withLogin(client httpapi.Client) (httpapi.Client, error) {
 	return client, nil
 }
 
-// keep writes a login to a file that only its owner can read, also while it is written.
+// keep writes a login to a file that only its owner can ever read.
 func (l login) keep(file string) error {
 	data, err := json.Marshal(l)
 	if err == nil {

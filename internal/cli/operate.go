@@ -175,7 +175,7 @@ func (p *program) prompt(ctx context.Context, question string) error {
 	return errors.New("nothing was changed")
 }
 
-// starts says what a plan is about to do, and how.
+// starts says what an operation will do, and how.
 func (d *action) starts(p *operations.Plan) string {
 	text := question(*p)
 	if p.Count == 1 && !d.dry {
@@ -212,7 +212,7 @@ func question(p operations.Plan) string {
 	return q + "?"
 }
 
-// preview writes a plan as the page shows it, after what is about to be done.
+// preview writes starts, and then the plan as the page shows it.
 func preview(w io.Writer, p operations.Plan, starts string, now time.Time) {
 	prose(w, starts)
 	if p.RestOf != "" {

@@ -150,7 +150,7 @@ Data goes to standard output, everything else to standard error.
 	return completed(helpFails(commandGroup(root)))
 }
 
-// helpFails makes `help` refuse what is no command: cobra would show the whole help and call that a success.
+// helpFails makes `help` fail for an unknown command; cobra would print the general help and exit with 0.
 func helpFails(root *cobra.Command) *cobra.Command {
 	root.InitDefaultHelpCmd()
 	help, _, _ := root.Find([]string{"help"})
@@ -168,7 +168,7 @@ func helpFails(root *cobra.Command) *cobra.Command {
 	return root
 }
 
-// queryTopic is no command, but a help.
+// queryTopic is a help topic, not a command.
 func queryTopic() *cobra.Command {
 	text := "A query is a list of terms; a message matches when all of them do.\n"
 	for _, of := range query.Help() {
@@ -237,7 +237,7 @@ func commandGroup(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// otherwise has what one may call a command, and what it is called.
+// otherwise maps words that people try to the commands that they mean.
 var otherwise = map[string]string{"tail": "messages tail", "list": "messages list", "show": "messages show",
 	"count": "messages count", "why": "messages show ID", "explain": "messages show ID", "watch": "status --watch",
 	"operations": "ops"}

@@ -266,7 +266,7 @@ func (t *tail) show(fresh []inspect.Message) error {
 	return w.Flush()
 }
 
-// failed writes messages that come one by one: their columns have the same width each time, and the rest is below.
+// failed writes messages as they arrive, in columns of a fixed width, with longer texts below.
 func failed(w io.Writer, all []inspect.Message, now time.Time) {
 	for _, m := range all {
 		row := fmt.Sprintf("%s  %-36s  %s", m.Failed.UTC().Format(time.TimeOnly), plain(m.ID), cell(m.Queue))

@@ -123,7 +123,7 @@ func (p *program) topologyOf(name, short string, of func(delay.QueueType) (delay
 	})
 }
 
-// define prints definitions, and below them what to know of them.
+// define prints definitions, and warnings below them.
 func (p *program) define(
 	vhost string, t delay.Topology, warnings []string, policies ...management.Policy,
 ) error {

@@ -508,7 +508,7 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 	}
 }
 
-// Long text is whole at each width, beside its row or below it, and short text stays beside.
+// At every width long text is shown whole, beside its row or below it, and short text beside it.
 func TestLongTextIsWholeAtEachWidth(t *testing.T) {
 	now := time.Now()
 	for _, why := range []string{"no stock", "the card was declined by the bank", strings.Repeat("the card was declined ", 6) + "again"} {
@@ -540,7 +540,7 @@ func TestLongTextIsWholeAtEachWidth(t *testing.T) {
 	}
 }
 
-// What comes one by one fits the terminal too, in columns that stay where they are.
+// Rows that arrive one by one fit the terminal too, in columns that do not move.
 func TestTailFitsTheTerminal(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	due, why := now.Add(time.Minute), strings.Repeat("the card was declined ", 6)+"again"
@@ -993,7 +993,7 @@ func TestADryRunOfNamedMessagesWarns(t *testing.T) {
 	}
 }
 
-// A person sees how an operation will go before they say yes, and of one message that nothing is asked.
+// Before they say yes, people see how an operation will run. One message needs no yes.
 func TestAPlanSaysHowItWillGo(t *testing.T) {
 	for _, c := range []struct {
 		d    action

@@ -42,10 +42,10 @@ const (
 	Management       Kind = "management"
 )
 
-// Connections is what Joined makes of several of Intake, Parked, Publish and Delays. No Set holds it.
+// Connections stands for several of Intake, Parked, Publish and Delays: see Joined. No Set has it.
 const Connections Kind = "connections"
 
-// Silent begins the text of a connection that RabbitMQ does not answer.
+// Silent is how the text of a connection begins when RabbitMQ does not answer.
 const Silent = "RabbitMQ does not answer"
 
 // Row describes a kind.
@@ -152,7 +152,7 @@ func Lines(all []Condition) []string {
 	return lines
 }
 
-// Brief returns what is wrong without the details.
+// Brief shortens the text of a connection to Silent if RabbitMQ does not answer.
 func Brief(text string) string {
 	if strings.HasPrefix(text, Silent) {
 		return Silent
@@ -160,8 +160,8 @@ func Brief(text string) string {
 	return text
 }
 
-// Joined makes one condition of connections to RabbitMQ that are lost for the same reason. Where RabbitMQ does not
-// answer, that its management API does not either says nothing new.
+// Joined merges connections to RabbitMQ that are lost for the same reason into one condition. If RabbitMQ does not
+// answer, it drops Management.
 func Joined(all []Condition) (joined []Condition) {
 	lost := map[string][]Condition{}
 	for _, c := range all {
@@ -186,7 +186,7 @@ func Joined(all []Condition) (joined []Condition) {
 	return joined
 }
 
-// Mild returns what to say where all that is wrong only hides something; "": it does more.
+// Mild returns the verdict if the only condition hides something but stops nothing; otherwise "".
 func Mild(all []Condition) string {
 	if len(all) != 1 {
 		return ""
@@ -197,7 +197,7 @@ func Mild(all []Condition) string {
 // maxNames is how many queues Summary names.
 const maxNames = 3
 
-// Summary says in a line for each kind what is wrong.
+// Summary returns a line for each kind of condition.
 func Summary(all []Condition) (lines []string) {
 	var kinds []Kind
 	of := map[Kind][]Condition{}

@@ -74,7 +74,7 @@ type Report struct {
 	Queues   *int      `json:"queues,omitempty"`
 	Enrolled *int      `json:"enrolled,omitempty"`
 	Findings []Finding `json:"findings"`
-	// Looked has the queues that were looked at, and whether each is enrolled; nil where they are unknown.
+	// Looked are the queues that were checked, and whether each is enrolled; nil: unknown.
 	Looked map[string]bool `json:"-"`
 }
 
@@ -181,8 +181,7 @@ func (p Plan) Queues() (all []string) {
 	return all
 }
 
-// Apply carries it out by AMQP, as the service's user, who has the rights for it. It returns the name of RabbitMQ's
-// cluster.
+// Apply repairs by AMQP as the service's user, who has the rights. It returns the name of RabbitMQ's cluster.
 func (p Plan) Apply(ctx context.Context, c *config.Config) (cluster string, err error) {
 	l, err := broker.NewProbe(ctx, broker.Config{URL: c.Broker.URL, Credentials: c.Broker.Credentials,
 		Name: "redrive doctor --fix"})

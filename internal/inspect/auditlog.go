@@ -103,7 +103,7 @@ func (f *AuditFilter) matches(e *audit.Entry) bool {
 		(f.Did == "" || policy.MatchQueue(f.Did, e.Did) || policy.MatchQueue(f.Did, verbOf(e)))
 }
 
-// verbOf is what an operation does, which its entries have after its id; "" of other entries.
+// verbOf returns the verb of an operation's entry, which follows its id; "" for other entries.
 func verbOf(e *audit.Entry) string {
 	if !strings.HasPrefix(e.Did, "operation.") {
 		return ""

@@ -24,7 +24,7 @@ type Column[T any] struct {
 // Below is the Narrow of a column with long text: it goes first, to a line of its own below the row.
 const Below = math.MaxInt
 
-// Ahead is shown as the time until then; once it has passed, as what holds it back, or "now".
+// Ahead is shown as the time left; when it has passed, as what holds the message back, or "now".
 type Ahead struct {
 	*time.Time
 	Held string

@@ -125,7 +125,7 @@ type TopGroup struct {
 // Query returns a query that finds the messages of them all.
 func (g TopGroup) Query() string { return GroupsQuery(append([]string{g.ID}, g.Same...)...) }
 
-// Queues is in how many queues the error is.
+// Queues returns how many queues have the error.
 func (g TopGroup) Queues() int { return 1 + len(g.Same) }
 
 // GroupsQuery returns a query that finds the messages of groups.
@@ -140,10 +140,10 @@ func GroupsQuery(ids ...string) string {
 	return "(" + strings.Join(terms, " OR ") + ")"
 }
 
-// maxSame is how many groups with one error become a line: more would not fit into a query.
+// maxSame is how many groups one line covers; more would not fit into a query.
 const maxSame = 100
 
-// topGroups returns the errors with the most messages.
+// topGroups returns the errors with the most messages, each once for all queues.
 func (in *Inspector) topGroups(groups []store.GroupCount, set map[string]GroupState) []TopGroup {
 	slices.SortFunc(groups, func(a, b store.GroupCount) int { return placeOf(&a).compare(placeOf(&b)) })
 	type key struct{ pattern, reason, kind string }
@@ -373,7 +373,7 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 	return d, nil
 }
 
-// firstIn returns the message of a query that has been kept for the longest; nil when none is found soon enough.
+// firstIn returns the message that has been kept longest; nil: none was found in time.
 func (in *Inspector) firstIn(ctx context.Context, by auth.Caller, n *query.Narrowed) (first *store.Listed, err error) {
 	began := time.Now()
 	err = in.Store.Scan(ctx, n.Range, yielding(ctx, in, func(l store.Listed) (bool, error) {

@@ -92,8 +92,8 @@ type Config struct {
 	// it stops nothing.
 	Conditions func() []condition.Condition
 	Notices    func() []string
-	// Checkup returns what the checks of redrive doctor last found about queues, and has them made again if they did
-	// not look at this one; "": at any. nil: they are not made.
+	// Checkup returns what the checks of redrive doctor last found about queues, and repeats them if they missed this
+	// one; "": any queue. nil: there are no checks.
 	Checkup func(queue string) Checkup
 	// Parts says how each part of the service is; nil: not known.
 	Parts func() []Part

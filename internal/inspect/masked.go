@@ -73,7 +73,7 @@ func (in *Inspector) masked(by auth.Caller, r *store.Record) *store.Record {
 	return m
 }
 
-// maskedTexts is masked without headers, which take longest and no list shows.
+// maskedTexts masks all but the headers, which take longest and are in no list.
 func (in *Inspector) maskedTexts(by auth.Caller, r *store.Record) (*store.Record, *mask.Of) {
 	of := in.Masked(by, r)
 	if of == nil {

@@ -145,7 +145,7 @@ type Hold struct {
 	Until *time.Time `json:"until,omitempty" doc:"When it is over or tried again, where that is known."`
 }
 
-// Holding is the first of HeldBy that it does not just wait its turn for, or nil.
+// Holding returns the first of HeldBy that is more than waiting for its turn, or nil.
 func (d Detail) Holding() *Hold { return holding(d.HeldBy) }
 
 func holding(all []Hold) *Hold {
@@ -304,7 +304,7 @@ func (in *Inspector) detail(ctx context.Context, by auth.Caller, l store.Listed)
 	return d, nil
 }
 
-// away says where the body and the headers are of a message that is not kept any more.
+// away says where a message is whose body and headers are no longer kept.
 func (in *Inspector) away(ctx context.Context, queue string, steps []Step) string {
 	const gone = "Its body and headers are not kept"
 	q := in.LatelyAtBroker(ctx, []string{queue})[queue]

@@ -188,7 +188,7 @@ func (o *Overview) judge() {
 	}
 }
 
-// Mild returns what to say of a ready service where all that is wrong only hides something; "": it does more.
+// Mild is condition.Mild of a service that is ready.
 func (o Overview) Mild() string {
 	if !o.Ready {
 		return ""
@@ -476,7 +476,7 @@ func (t *ThrottleView) Text() string {
 	return ""
 }
 
-// Name is in a word or two what stops retries.
+// Name says in a word or two what stops retries.
 func (t *ThrottleView) Name() string {
 	if t.NoConsumer != nil {
 		return "no consumers"

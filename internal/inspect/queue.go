@@ -79,7 +79,7 @@ type AtBroker struct {
 	DeadLetters string `json:"-" csv:"-"`
 }
 
-// Nowhere is AtBroker.DeadLetters of a queue without a dead-letter exchange.
+// Nowhere is the AtBroker.DeadLetters of a queue without a dead-letter exchange.
 const Nowhere = "nowhere"
 
 // BrokerColumns show what RabbitMQ says of a queue, on the page and on the command line.
@@ -129,7 +129,7 @@ type QueueDetail struct {
 	InForce    *PolicyInForce        `json:"policy_in_force,omitempty"`
 	Conditions []condition.Condition `json:"conditions" doc:"What is wrong with the queue, or makes its messages wait."`
 	Checkup    Checkup               `json:"checkup" doc:"What redrive doctor would say of the queue."`
-	// NotEnrolled is only of a queue that Queues does not list: of others the kept messages are retried.
+	// NotEnrolled is set only for queues that Queues does not list: kept messages of the others are retried.
 	NotEnrolled string `json:"not_enrolled,omitempty" doc:"Why the service receives no dead letter of the queue."`
 }
 
@@ -138,7 +138,7 @@ type Checkup struct {
 	At       *time.Time `json:"at,omitempty" doc:"When it was looked at; absent: not yet, or not by this service."`
 	Checking bool       `json:"checking,omitempty" doc:"That is long ago, or not yet: it is being looked at."`
 	Findings []Finding  `json:"findings"`
-	// Looked has the queues that were looked at, and whether each is enrolled.
+	// Looked are the queues that were checked, and whether each is enrolled.
 	Looked map[string]bool `json:"-"`
 	// Forgotten are queues that hold messages, have no consumer and are not enrolled.
 	Forgotten []string `json:"-"`
@@ -326,7 +326,7 @@ type visibleQueues struct {
 	forced map[string]Forced
 }
 
-// setQueues has what people have set, without the queues.
+// setQueues are the settings by queue.
 func (in *Inspector) setQueues(ctx context.Context) (s visibleQueues, err error) {
 	s.Inspector = in
 	if s.pauses, err = Pauses(ctx, in.Store); err == nil {

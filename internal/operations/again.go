@@ -60,7 +60,7 @@ type againMark struct {
 	Here   bits  `json:"h,omitempty"` // not sent
 }
 
-// bits has one for each message.
+// bits is a set of messages by index.
 type bits []byte
 
 func (b bits) has(i int) bool { return i/8 < len(b) && b[i/8]&(1<<(i%8)) != 0 }
@@ -72,7 +72,7 @@ func (b *bits) set(i int) {
 	(*b)[i/8] |= 1 << (i % 8)
 }
 
-// became is what is known of the i-th message.
+// became returns what became of the i-th message.
 func (m *againMark) became(i int) string {
 	switch {
 	case m.Failed.has(i):
@@ -414,7 +414,7 @@ func (r *Runner) planAfter(ctx context.Context, by auth.Caller, c actions.Record
 	})
 }
 
-// eachIn visits a plan's messages from the at-th up to the end-th that are in a state; 0: in that as planned.
+// eachIn visits a plan's messages from at up to end that are in a state; 0: in the planned one.
 func (r *Runner) eachIn(
 	ctx context.Context, h *head, at, end int64, in store.State, visit func(store.Listed) (more bool, err error),
 ) error {

@@ -585,7 +585,7 @@ func TestACanarySurvivesARestart(t *testing.T) {
 	})
 }
 
-// Its table has each queue, so a line for each would say the same twice.
+// The plan's table lists the queues; the warnings count them.
 func TestAPlanCountsItsQueuesWithoutConsumers(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, d *desk) {
 		for _, queue := range []string{"a", "b", "c"} {

@@ -301,7 +301,7 @@ func (p *Plan) replayedBefore() string {
 	return fmt.Sprintf("messages that were replayed before: %d, one of them %s", p.ReplayedBefore, most)
 }
 
-// warn says what is wrong with queues; of several, in how many, since the plan's table has each.
+// warn adds warnings about queues. It counts several, since the plan's table lists them.
 func (p *Plan) warn(queues ...PlanQueue) {
 	var idle, paused []string
 	for _, q := range queues {

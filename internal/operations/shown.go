@@ -143,7 +143,7 @@ func (o Operation) HasRest() bool {
 	return o.Verb == actions.Replay && o.Ended != nil && o.Done+o.SkippedN+o.Failed < o.Count
 }
 
-// Discards reports whether it is a discard that ended, and whose messages may be restored.
+// Discards reports whether it is a discard that has ended, so that its messages may be restored.
 func (o Operation) Discards() bool { return o.Verb == actions.Discard && o.Ended != nil && o.Done > 0 }
 
 // Replayed counts the outcomes of replayed messages, as far as they are known: RabbitMQ never reports that a consumer

@@ -299,7 +299,7 @@ func Fields() []Field {
 	return all
 }
 
-// Help returns terms as examples, and what each matches.
+// Help returns example terms and what they match.
 func Help() [][2]string {
 	all := [][2]string{{"queue:orders.* state:parked", "both; * is any characters, ? is one"},
 		{"reason:expired OR reason:maxlen", "one of them, or both"}, {"-queue:orders.*", "not that; so does NOT"},

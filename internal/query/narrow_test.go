@@ -162,7 +162,7 @@ func TestWhatIndexesAnswer(t *testing.T) {
 	}
 }
 
-// A list has discarded messages where its query names a state or ids, and others are found without reading these.
+// A list has discarded messages only if its query names a state or ids; otherwise they are not read either.
 func TestTheQueryOfAList(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "-state:discarded", "a": "a -state:discarded", "a OR b": "(a OR b) -state:discarded", "-a": "-a -state:discarded", "a (": "a (",

@@ -35,10 +35,10 @@ func (q *Query) NeedsBody() bool { return q.mentions(knowsBody) }
 // are left out unless the text names a state, or messages by their ids.
 func Listed(text string) string { return stated(text, "-state:discarded") }
 
-// InAllStates returns the query of which a list has what the text finds.
+// InAllStates returns a query for which Listed returns all that the text finds.
 func InAllStates(text string) string { return stated(text, "state:*") }
 
-// stated adds a term to a query that can be read and names neither a state nor ids.
+// stated adds a term to a valid query that names neither a state nor ids.
 func stated(text, term string) string {
 	q, err := Parse(text)
 	if err != nil || q.mentions(knowsState) {

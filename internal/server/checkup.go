@@ -14,7 +14,7 @@ import (
 const (
 	// checkupEvery is how old a checkup may be before the next look at a page starts another.
 	checkupEvery = 10 * time.Minute
-	// checkupAgain is how long to wait after one that failed, or that did not look at a queue.
+	// checkupAgain is the wait after a checkup that failed or missed a queue.
 	checkupAgain = time.Minute
 )
 
@@ -47,7 +47,7 @@ func newCheckup(s *vhost) *checkup {
 	return c
 }
 
-// latest returns the last checkup, and asks for another if that is old, or did not look at the queue; "": at any.
+// latest returns the last checkup, and requests another if it is old or missed the queue; "": any queue.
 func (c *checkup) latest(queue string) (is inspect.Checkup) {
 	if c.examine == nil {
 		return is

@@ -60,7 +60,7 @@ func TestCheckupsAreMadeWhenSomebodyLooks(t *testing.T) {
 			expect.Equal(t, fmt.Sprint(made, " ", ago), fmt.Sprint(step.made, " ", step.ago),
 				"checkups, and the age of the last")
 		}
-		// A queue that it did not look at has it made again, though not more than once a minute.
+		// A queue that the checkup missed causes another, at most once a minute.
 		for i, after := range []time.Duration{time.Second, time.Minute, time.Second} {
 			time.Sleep(after)
 			expect.Equal(t, c.latest("new").Checking, true, "the new queue is being checked")

@@ -168,7 +168,7 @@ func TestAJumpOfTheClockIsReported(t *testing.T) {
 	})
 }
 
-// A connection knows whether RabbitMQ does not answer or refuses it.
+// A connection's state says whether RabbitMQ is silent or refuses it.
 func TestAConnectionSaysWhetherRabbitMQAnswers(t *testing.T) {
 	s := opened(t, testConfig(t)).vhosts[0]
 	to := s.connection(condition.Publish, "")

@@ -84,7 +84,7 @@ const (
 	longAfter = 15 * time.Minute
 	// maxUnseen is how long the list may be missing: consumers may have come and gone in a longer time.
 	maxUnseen = 5 * time.Minute
-	// silentFor is how long the management API may be silent: longer than RabbitMQ takes to start again.
+	// silentFor is how long the management API may be silent: longer than a restart of RabbitMQ takes.
 	silentFor = 2 * time.Minute
 	// watchPrefix + the kind and a queue's name is the entry of a condition, so that a restart neither ends nor
 	// repeats it.
@@ -159,7 +159,7 @@ func (w *queueWatch) load(ctx context.Context) {
 	}
 }
 
-// look asks RabbitMQ once. Without an answer all stays as it is, and the management API's silence is reported.
+// look asks RabbitMQ once. Without an answer it keeps what it knows, and reports the silence.
 func (w *queueWatch) look(ctx context.Context) {
 	if w.silent.IsZero() {
 		w.silent = time.Now()

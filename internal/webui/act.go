@@ -255,7 +255,7 @@ func (s *server) showPlan(r *http.Request, c auth.Caller) (view, error) {
 	return view{template: "plan", title: "Plan", nav: "/operations", command: planCommand(p), data: d}, nil
 }
 
-// planData is a plan, and what its query would find if it were not for parked messages alone.
+// planData is a plan, and how many waiting messages it leaves out.
 type planData struct {
 	operations.Plan
 	Waits   string // the query of the waiting ones

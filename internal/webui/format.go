@@ -131,7 +131,7 @@ func plural(n any, one, many string) string {
 	return count(n) + " " + many
 }
 
-// size is a number of bytes, or "–" for one that is not known.
+// size formats a number of bytes; unknown is "–".
 func size(v any) string {
 	n, _ := v.(int)
 	if p, ok := v.(*int); ok && p == nil {
@@ -171,7 +171,7 @@ func when(v any) template.HTML {
 	return timeOf(t, "data-when", relative(t, time.Now()))
 }
 
-// since is a time that has passed, in a sentence about the past.
+// since formats a time in a sentence about the past.
 func since(v any) template.HTML {
 	text := relative(moment(v), time.Now())
 	if text == "now" {
@@ -180,7 +180,7 @@ func since(v any) template.HTML {
 	return timeOf(moment(v), `data-when="past"`, text)
 }
 
-// between is a stretch of time.
+// between formats a span of time.
 func between(from, to *time.Time) string {
 	a, b := from.UTC(), to.UTC()
 	start, end := a.Format(time.DateTime), b.Format(time.DateTime)

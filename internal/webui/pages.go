@@ -159,7 +159,7 @@ type operationData struct {
 	Next  string
 	Going bool
 	Until time.Time // the first of what it discarded is kept until then; the zero time: the page does not say
-	// Forgotten: all of what it discarded is.
+	// All that it discarded is forgotten.
 	Forgotten bool
 }
 
@@ -185,7 +185,7 @@ func (s *server) operation(r *http.Request, c auth.Caller) (view, error) {
 		command: command("redrive", "ops", "watch", id), data: d}, nil
 }
 
-// nameOutcomes adds the messages, as the caller sees them. Those that are not kept any more are named by their ids.
+// nameOutcomes adds the messages as the caller sees them; those no longer kept have only their ids.
 func (s *server) nameOutcomes(ctx context.Context, c auth.Caller, all []actions.Outcome) {
 	var ids []string
 	for _, o := range all {
@@ -269,8 +269,8 @@ var auditNames = []struct {
 	{regexp.MustCompile(`^reported\.move$`), regexp.MustCompile(`(?s)^(.+)$`), []names{{" to ", queueURL}}},
 }
 
-// operationOn is the id of an operation, and what it does where that is known. The first shortID characters of an id
-// are when it was made, to the millisecond.
+// operationOn matches an operation's id and, if known, what it does. The first shortID characters of an id are the
+// millisecond in which it was made.
 var operationOn = regexp.MustCompile(`(?s)^([0-9a-f-]{36})(?:$|: (.+))`)
 
 const shortID = 13
@@ -462,7 +462,7 @@ const maxAdoptable, adoptableWait = 20, 500 * time.Millisecond
 // maxFailing is how many queues the overview shows, and maxUnderWay how many operations.
 const maxFailing, maxUnderWay = 8, 5
 
-// adoptable returns the dead-letter queues to offer, and how many other queues are not enrolled.
+// adoptable returns the dead-letter queues that can be adopted, and how many other queues are not enrolled.
 func (s *server) adoptable(r *http.Request, c auth.Caller) (offered []operations.DeadLetterQueue, unenrolled int) {
 	// Where RabbitMQ does not list its queues in time, the rest is shown.
 	ctx, cancel := context.WithTimeout(r.Context(), adoptableWait)

@@ -117,7 +117,7 @@ func TestAReplayShowsWhatFailedAgain(t *testing.T) {
 	}
 }
 
-// What was discarded can be taken back where it is seen.
+// A discard that has ended offers Restore until its messages are forgotten.
 func TestADiscardOffersToTakeItBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := time.Now()
@@ -779,7 +779,7 @@ func TestThePageShowsWhatDoctorFound(t *testing.T) {
 	expect.Contains(t, as("/queues/orders.capture"), "the page before a checkup", "Check its setup:")
 }
 
-// A queue that does not dead-letter to Redrive is not said to be retried.
+// The page of a queue that does not dead-letter to Redrive says that nothing is retried.
 func TestThePageOfAQueueThatIsNotEnrolled(t *testing.T) {
 	s := webtest.Stocked(inspect.Config{})
 	s.Told.At = map[string]inspect.AtBroker{"old.reports": {Exists: true, DeadLetters: inspect.Nowhere}}
@@ -925,7 +925,7 @@ func TestHealthShowsEachPart(t *testing.T) {
 	expect.Equal(t, strings.Contains(page, "retries work"), false, "it says that retries work")
 }
 
-// The pages count that the management API does not answer, as a warning.
+// A silent management API is a warning in the verdict of each page.
 func TestThePagesWarnOfASilentManagementAPI(t *testing.T) {
 	l := list()
 	l.holds = []condition.Condition{{Kind: condition.Management, Text: "it does not answer"}}
@@ -950,7 +950,7 @@ func (endless) Policies(ctx context.Context, _ auth.Caller) ([]inspect.PolicyInF
 	return nil, ctx.Err()
 }
 
-// A page that is being read stays in its place of the navigation.
+// A page that still loads is marked in the navigation.
 func TestALoadingPageKeepsItsTab(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		page := shown(endless{list()}, "/policies?outage=x")
@@ -959,7 +959,7 @@ func TestALoadingPageKeepsItsTab(t *testing.T) {
 	})
 }
 
-// The banner has a line for each kind of problem, without what the page says anyway.
+// The banner has a line per kind of problem, and omits what the page itself says.
 func TestTheBannerSaysOnceWhatIsWrong(t *testing.T) {
 	var holds []condition.Condition
 	h := webui.Handler(webtest.Stocked(inspect.Config{}), webui.Options{
@@ -1338,7 +1338,7 @@ func TestTheOverviewShowsWhatIsUnderWay(t *testing.T) {
 	expect.Equal(t, strings.Contains(shown(list(), "/"), "under-way-title"), false, "there is an empty part")
 }
 
-// Where a form is refused, its page is one link away.
+// A refused form links back to its page.
 func TestARefusedFormLeadsBack(t *testing.T) {
 	s := webtest.Stocked(inspect.Config{})
 	_, err := s.Order(t.Context(), webtest.Root, s.Has.Running, operations.Cancel)
@@ -1373,7 +1373,7 @@ func TestAnOutcomeIsNamedByItsError(t *testing.T) {
 	}
 }
 
-// came is a shop with an operation of which that came.
+// came returns a shop whose operation has these results.
 type came struct {
 	*webtest.Shop
 	all operations.Outcomes
@@ -1435,7 +1435,7 @@ func TestAMessageBeginsWithWhatHappened(t *testing.T) {
 	}
 }
 
-// A message that was retried is not shown as an empty one that never failed.
+// A retried message is not shown as empty or as one that never failed.
 func TestARetriedMessageSaysWhereItIs(t *testing.T) {
 	for _, is := range []struct {
 		at          inspect.AtBroker

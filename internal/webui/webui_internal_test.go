@@ -370,7 +370,7 @@ func TestTheHTMLOfADocument(t *testing.T) {
 	}
 }
 
-// Of two times the later one never looks like the earlier one.
+// An earlier time never looks later than another.
 func TestRelativeTimesAreMonotone(t *testing.T) {
 	now := time.Now()
 	for ago, want := range map[time.Duration]string{time.Second: "now", 119 * time.Second: "119 s ago", 2 * time.Minute: "2 min ago",

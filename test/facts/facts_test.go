@@ -267,8 +267,8 @@ func (r rabbit) payload(t *testing.T, queue string) (string, bool) {
 	return shown[0].Payload, true
 }
 
-// setAlarm changes the share of the memory, or the size of the disk, at which the alarm goes off. Then it asks for the
-// alarms, which is answered after connections know of a new one.
+// setAlarm changes the memory or disk limit at which the alarm goes off. Asking for the alarms afterwards is answered
+// once connections know.
 func (r rabbit) setAlarm(t *testing.T, of string, on bool) {
 	t.Helper()
 	r.eval(t, map[string]map[bool]string{

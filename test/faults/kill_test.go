@@ -458,7 +458,7 @@ func TestKillingRabbitMQLosesNothing(t *testing.T) {
 	})
 }
 
-// killingRabbitMQ kills the node of a tally so often, and stops it once; theirs is a tally of the library, or nil.
+// killingRabbitMQ kills a tally's node several times and stops it once. theirs is the library's tally, or nil.
 func killingRabbitMQ(t *testing.T, l *tally, n *rabbitnode.Node, kills iter.Seq[int], theirs *tally) {
 	const each = 1000 // new messages each time
 	v := l.v

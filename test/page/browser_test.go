@@ -249,7 +249,7 @@ func (b *tab) until(what, expression string) {
 		case <-ctx.Done():
 			b.t.Fatalf("it never became so: %s (%s)\n%s", what, expression, b.where())
 		case <-again.C:
-			// An error is that the page is just being changed for another, which may also leave this without an answer.
+			// While the page is replaced, this fails or is never answered.
 			once, done := context.WithTimeout(ctx, 10*time.Second)
 			yes, _ = chromedp.Run(once, chromedp.Evaluate[bool]("!!("+expression+")"))
 			done()

@@ -337,7 +337,7 @@ func TestThePageLives(t *testing.T) {
 	})
 }
 
-// The buttons of an operation are for what it is now, but are not exchanged under the cursor.
+// An operation's buttons follow its state, but do not change under the cursor.
 func TestAnOperationEndsWhileItIsWatched(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, options{})
@@ -357,7 +357,7 @@ func TestAnOperationEndsWhileItIsWatched(t *testing.T) {
 	expect.Equal(t, b.has("#orders"), false, "the buttons are there")
 }
 
-// On a phone the log is seen at once, and its filters are a tap away; elsewhere they are there.
+// On a phone the filters are folded, so that the log is seen at once.
 func TestTheAuditsFiltersFoldOnAPhone(t *testing.T) {
 	t.Parallel()
 	b := newTab(t, newShop(t, options{}).base)
@@ -657,7 +657,7 @@ func TestSignedOutInTheMiddle(t *testing.T) {
 	b.look("signed out by a form")
 }
 
-// Who sees a message masked sees it whole for a reason, once.
+// With a reason, a masked message is shown whole, once.
 func TestShowingWhatIsMasked(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, options{signIn: true, masks: mask.New([]mask.Entry{{Paths: []string{"body..customer", "header.user"}}},

@@ -481,7 +481,7 @@ func takeSlots(t testing.TB, n int) {
 	}
 }
 
-// lock locks a file, or returns nil where it is locked and how says not to wait.
+// lock locks a file; nil: it is locked, and how says not to wait.
 func lock(t testing.TB, path string, how int) *os.File {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	must(t, err)

@@ -38,7 +38,7 @@ func Eventually(t T, what string, is func() bool) {
 		if waited > Patience {
 			t.Fatal("after", Patience, "still not so:", what)
 		}
-		// Servers that are asked all the time have less time for what is waited for.
+		// Frequent questions slow down the servers that the test waits for.
 		time.Sleep(min(max(waited/10, 20*time.Millisecond), 100*time.Millisecond))
 	}
 }

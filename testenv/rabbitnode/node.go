@@ -303,8 +303,8 @@ func (n *Node) Stop() error {
 	return os.RemoveAll(n.dir)
 }
 
-// Eval runs an Erlang expression on the node, and returns its value. For `rabbitmqctl eval` a virtual machine
-// of Erlang would start, which takes over a second of a processor.
+// Eval runs an Erlang expression on the node and returns its value. It uses erl_call, since `rabbitmqctl eval` starts an
+// Erlang virtual machine, which costs a second of CPU.
 func (n *Node) Eval(ctx context.Context, expression string) (string, error) {
 	const unreachable = 1 // nothing was evaluated
 	for began := time.Now(); ; {

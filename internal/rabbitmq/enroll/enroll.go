@@ -40,7 +40,7 @@ type Target struct {
 	// AtMostOnce: dead letters come back to the queue, and RabbitMQ refuses some as a cycle.
 	// With at-least-once they would stay, and in the end stop the queue's dead-lettering.
 	AtMostOnce bool
-	// Makes says what else is to be done for the queue, after "will".
+	// Makes are further steps for the queue, as they follow "will".
 	Makes string
 	// topology is that, as it is declared.
 	topology delay.Topology
@@ -245,8 +245,8 @@ type QueuePlan struct {
 // its own. A single policy on the pattern would also apply to queues that are declared later, and
 // it could not keep what is in force, which differs from queue to queue.
 //
-// A pattern never means Redrive's own queues, streams and exclusive queues, nor dead-letter queues that are not
-// enrolled already: of these left says which and why.
+// A pattern does not match Redrive's own queues, streams, exclusive queues, or dead-letter queues that are not enrolled
+// yet; left names these and says why.
 func PlanMany(
 	ctx context.Context, m *management.Client, names []string, pattern string, atLeastOnce bool,
 ) (all []QueuePlan, left []string, err error) {

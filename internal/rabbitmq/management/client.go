@@ -193,7 +193,7 @@ func (d *Definition) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*map[string]any)(d))
 }
 
-// Overview is the version, the cluster and the node that has answered.
+// Overview has the version, and the cluster and node that answered.
 type Overview struct {
 	Version string `json:"rabbitmq_version"`
 	Cluster string `json:"cluster_name"`
@@ -227,7 +227,7 @@ type unavailableError struct{ error }
 
 func (e unavailableError) Unwrap() error { return e.error }
 
-// noAnswerError: nothing answers at an address.
+// noAnswerError means that nothing answers at an address.
 type noAnswerError struct {
 	host string
 	err  error

@@ -90,7 +90,7 @@ func (r *Routes) DeadLetters(queue string) (to, through map[string]bool, keys []
 	return to, through, keys
 }
 
-// Leads returns the other queues that dead-letter to each queue, in order, without Redrive's own: these lead back.
+// Leads returns for each queue the others that dead-letter to it, sorted, without Redrive's own, which lead back.
 func (r *Routes) Leads() map[string][]string {
 	leads := map[string][]string{}
 	for _, from := range slices.Sorted(maps.Keys(r.Queues)) {

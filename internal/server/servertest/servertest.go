@@ -92,8 +92,8 @@ func (s *Service) WaitParked(t *testing.T, n int) (all []inspect.Message) {
 	return all
 }
 
-// Replay sends what a query finds among the parked messages back now, and waits until it finds any: a message is read
-// from the store a moment before its queue counts it.
+// Replay replays the parked messages that a query finds. It waits until there are any: a search finds a message a moment
+// before its queue is counted.
 func (s *Service) Replay(t *testing.T, query string) int {
 	t.Helper()
 	act := actions.Act{Verb: actions.Replay}
