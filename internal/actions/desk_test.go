@@ -439,7 +439,8 @@ func newDesk(s store.Store) *desk {
 	d := &desk{store: s, audit: &inspecttest.AuditLog{}, paused: map[string]bool{}}
 	d.Inspector = inspect.New(inspect.Config{Store: s, Broker: inspecttest.NewQueues(), Policies: inspecttest.Everything, Audit: d.audit,
 		Throttle: func(string) *inspect.ThrottleView { return d.throttle }})
-	d.Actions = actions.New(actions.Config{Inspect: d.Inspector, Store: s, Audit: d.audit, Restorable: time.Hour, At: func(context.Context) (actions.Place, error) { return d.at, d.away },
+	d.Actions = actions.New(actions.Config{Inspect: d.Inspector, Store: s, Audit: d.audit, Restorable: time.Hour,
+		At:        func(context.Context) (actions.Place, error) { return d.at, d.away },
 		SetPaused: func(q string, paused bool) { d.paused[q] = paused },
 		Force:     func(queue, to, by, why string) { d.forced = append(d.forced, queue+" "+to+" "+by+" "+why) },
 		Events: func(e retry.Event) {

@@ -72,7 +72,8 @@ func TestWhatIsDoneIsReported(t *testing.T) {
 		return out.String()
 	}
 	expect.Equal(t, report(true, "a", "b"), "", "it prints")
-	expect.Equal(t, strings.Join(got, "\n"), `POST /api/v1/audit Bearer secret {"action":"enroll","queues":["a","b"],"cluster":"rabbit@here","vhost":"/"}`, "it sends")
+	expect.Equal(t, strings.Join(got, "\n"),
+		`POST /api/v1/audit Bearer secret {"action":"enroll","queues":["a","b"],"cluster":"rabbit@here","vhost":"/"}`, "it sends")
 	away = errors.New("RabbitMQ is gone")
 	expect.Contains(t, report(true, "a"), "where it was done is not known", "not in the audit log: RabbitMQ is gone")
 	away = nil
@@ -453,7 +454,8 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 		wants []string
 	}{
 		"messages": {func(w io.Writer) {
-			rows(w, inspect.MessageColumns, []inspect.Message{{ID: oneID, Queue: queue.Name, State: "waiting", Attempt: 3, Due: &due, Reason: "rejected", Size: &size, Error: why}}, now)
+			rows(w, inspect.MessageColumns, []inspect.Message{{ID: oneID, Queue: queue.Name, State: "waiting",
+				Attempt: 3, Due: &due, Reason: "rejected", Size: &size, Error: why}}, now)
 		}, []string{"^ID +QUEUE +STATE +DUE$", "^" + oneID + " +" + queue.Name + " +waiting +in 1h$", "^    why: the card was declined ", "^    card was declined the card was declined the card was declined $",
 			"^Left out: SIZE, REASON, ATTEMPT; --wide shows all.$"}},
 		"status": {func(w io.Writer) { status(w, inspect.Overview{Since: now, Queues: []inspect.Queue{queue}}, now) },
@@ -514,10 +516,12 @@ func TestLongTextIsWholeAtEachWidth(t *testing.T) {
 	for _, why := range []string{"no stock", "the card was declined by the bank", strings.Repeat("the card was declined ", 6) + "again"} {
 		for name, draw := range map[string]func(io.Writer){
 			"messages": drawing(inspect.MessageColumns, inspect.Message{ID: oneID, Queue: "orders", State: "parked", Error: why}),
-			"operations": drawing(operations.Columns, operations.Operation{Plan: operations.Plan{ID: oneID, Verb: actions.Replay, Query: "queue:orders"},
+			"operations": drawing(operations.Columns, operations.Operation{Plan: operations.Plan{ID: oneID,
+				Verb: actions.Replay, Query: "queue:orders"},
 				State: "stopped", StartedBy: "dana", Why: why}),
-			"failures":    drawing(stepColumns, inspect.Step{Attempt: 1, Failed: now, Reason: "rejected", Delay: "10s", Why: why}),
-			"audit":       drawing(auditColumns, audit.Entry{At: now, Who: "dana", Did: "operation.start", Outcome: "done", On: "queue:orders state:parked", Why: why}),
+			"failures": drawing(stepColumns, inspect.Step{Attempt: 1, Failed: now, Reason: "rejected", Delay: "10s", Why: why}),
+			"audit": drawing(auditColumns, audit.Entry{At: now, Who: "dana", Did: "operation.start",
+				Outcome: "done", On: "queue:orders state:parked", Why: why}),
 			"outcomes":    drawing(outcomeColumns, actions.Outcome{ID: oneID, Queue: "orders", Outcome: "skipped", Why: why}),
 			"dead letter": drawing(deadLetterColumns, operations.DeadLetterQueue{Queue: "orders.dlq", Why: why}),
 			"samples": func(w io.Writer) {
@@ -551,7 +555,8 @@ func TestTailFitsTheTerminal(t *testing.T) {
 		must(t, w.Flush())
 		return b.String()
 	}
-	waiting := inspect.Message{ID: oneID, Queue: "orders", Attempt: 3, State: "waiting", Failed: now, Due: &due, Reason: "rejected", Error: why}
+	waiting := inspect.Message{ID: oneID, Queue: "orders", Attempt: 3, State: "waiting", Failed: now, Due: &due,
+		Reason: "rejected", Error: why}
 	for line := range strings.Lines(shown(80, waiting, inspect.Message{ID: oneID, Queue: longName, Error: longName + why})) {
 		if n := utf8.RuneCountInString(line); n > 81 {
 			t.Errorf("a line has %d characters: %s", n, line)
@@ -559,12 +564,14 @@ func TestTailFitsTheTerminal(t *testing.T) {
 	}
 	row := "22:13:20  " + oneID + "  orders\n    attempt 3, "
 	expect.Equal(t, shown(0, waiting), row+"due in 1m; why: rejected: "+why+"\n", "where no person looks")
-	if got := strings.Join(strings.Fields(shown(80, waiting)), " "); !strings.HasSuffix(got, "orders attempt 3, due in 1m; why: rejected: "+why) {
+	if got := strings.Join(strings.Fields(shown(80, waiting)), " "); !strings.HasSuffix(got,
+		"orders attempt 3, due in 1m; why: rejected: "+why) {
 		t.Errorf("at 80 it shows %s", got)
 	}
 	waiting.Held = "breaker open"
 	expect.Equal(t, strings.HasPrefix(shown(80, waiting), row+"breaker open; why: "), true, "it says what holds it back")
-	parked := inspect.Message{ID: oneID, Queue: "orders", Attempt: 3, State: "parked", ParkedFor: "no policy", Failed: now, Reason: "expired"}
+	parked := inspect.Message{ID: oneID, Queue: "orders", Attempt: 3, State: "parked", ParkedFor: "no policy",
+		Failed: now, Reason: "expired"}
 	expect.Equal(t, shown(80, parked), row+"parked, no policy; why: expired\n", "a parked one")
 }
 
@@ -596,7 +603,8 @@ func TestAStackTraceKeepsItsLines(t *testing.T) {
 func TestAMessageSaysWhatHoldsItBack(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	shown := text(func(w io.Writer) {
-		detail(w, inspect.Detail{Message: inspect.Message{State: "waiting", Held: "breaker open"}, HeldBy: []inspect.Hold{{Why: "breaker open", Since: &at, Until: &at}, {Why: "paused by ana"}}, GroupNotes: []string{"call Ann"},
+		detail(w, inspect.Detail{Message: inspect.Message{State: "waiting", Held: "breaker open"},
+			HeldBy: []inspect.Hold{{Why: "breaker open", Since: &at, Until: &at}, {Why: "paused by ana"}}, GroupNotes: []string{"call Ann"},
 			Timeline: []inspect.Step{{Ended: &at, Ending: "retried", Late: "2h", LateBy: []inspect.Hold{{Why: "paused by bo", Since: &at}}}}}, at)
 	})
 	retried := text(func(w io.Writer) {
@@ -605,7 +613,8 @@ func TestAMessageSaysWhatHoldsItBack(t *testing.T) {
 	if !strings.Contains(retried, "Body          is away\n") || strings.Contains(retried, "Size") || strings.Contains(retried, "Failures") {
 		t.Error(retried)
 	}
-	for _, want := range []string{"State              waiting; held back: breaker open", "Note on its error  call Ann", "Held back by       breaker open (since ", "paused by ana", ", tries again ", ", 2h after it was due; paused by bo (since "} {
+	for _, want := range []string{"State              waiting; held back: breaker open", "Note on its error  call Ann",
+		"Held back by       breaker open (since ", "paused by ana", ", tries again ", ", 2h after it was due; paused by bo (since "} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("%q is not in\n%s", want, shown)
 		}
@@ -1003,7 +1012,8 @@ func TestAPlanSaysHowItWillGo(t *testing.T) {
 		{action{}, 18, "Replay 18 messages of orders? Nothing is done yet."},
 		{action{}, 1, "Replay 1 message of orders."},
 		{action{dry: true}, 1, "Replay 1 message of orders? Nothing is done yet."},
-		{action{canary: 10, canaryWait: "12s", rate: 0.5}, 18, "Replay 18 messages of orders? Nothing is done yet. The first 10 go and are watched for 12s; the other 8 follow only if none of them fails again. At most 0.5/s."},
+		{action{canary: 10, canaryWait: "12s", rate: 0.5}, 18,
+			"Replay 18 messages of orders? Nothing is done yet. The first 10 go and are watched for 12s; the other 8 follow only if none of them fails again. At most 0.5/s."},
 	} {
 		plan := operations.Plan{Verb: actions.Replay, Count: c.n, Queues: []operations.PlanQueue{{Queue: "orders"}}}
 		expect.Equal(t, c.d.starts(&plan), c.want, "of %d messages", c.n)

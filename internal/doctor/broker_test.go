@@ -360,7 +360,8 @@ func deadLettersThatStandStill(t *testing.T, v *brokertest.VHost, _ *rabbitnode.
 	mendAll(t, c)
 	finds(t, c, "standing")
 	kept := func(to string) amqp.Table {
-		return amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": to, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+		return amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": to,
+			"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 	}
 	for queue, to := range map[string]string{"orders": wire.ExchangeDeadLetters, "lost": "gone", "fine": wire.ExchangeDeadLetters} {
 		v.Queue(queue, kept(to))
@@ -376,9 +377,11 @@ func deadLettersThatStandStill(t *testing.T, v *brokertest.VHost, _ *rabbitnode.
 	must(t, v.Channel().ExchangeDelete(wire.ExchangeDeadLetters, false, false))
 	dies("orders", 40) // more than RabbitMQ has on their way at once
 	dies("lost", 2)
-	finds(t, c, "standing", "wrong orders: 40 of its dead letters stand still in it: they go to the exchange redrive, which does not exist $ redrive doctor --fix",
+	finds(t, c, "standing",
+		"wrong orders: 40 of its dead letters stand still in it: they go to the exchange redrive, which does not exist $ redrive doctor --fix",
 		"wrong lost: 2 of its dead letters stand still in it: they go to the exchange gone, which does not exist")
-	finds(t, c, "dead-lettering", "wrong lost: it dead-letters to the exchange gone, which does not exist: its dead letters stand still in it")
+	finds(t, c, "dead-lettering",
+		"wrong lost: it dead-letters to the exchange gone, which does not exist: its dead letters stand still in it")
 	if said := ills(gather(t, c), "standing"); strings.Contains(said, " fine:") {
 		t.Errorf("standing says %s", said)
 	}

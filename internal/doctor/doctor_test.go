@@ -261,16 +261,20 @@ func TestChecksOnScenes(t *testing.T) {
 			s.Nodes, s.Queues = nodes("a", "b"), intakeOn("a")
 			s.Nodes[1].Running = false
 		}, "redrive.intake has 1"},
-		{"dead-lettering", named("orders_error", 4, "*"), "warning orders_error: it looks like a dead-letter queue: its name is that of a dead-letter queue; messages: 4 $ redrive adopt orders_error"},
+		{"dead-lettering", named("orders_error", 4, "*"),
+			"warning orders_error: it looks like a dead-letter queue: its name is that of a dead-letter queue; messages: 4 $ redrive adopt orders_error"},
 		{"dead-lettering", named("orders_error", 0, "*"), ""},
-		{"dead-lettering", named("orders_error", 4, "orders_error"), "wrong orders_error: it has no dead-letter exchange: what consumers reject is gone $ redrive enroll orders_error"},
-		{"dead-lettering", named("orders", 4, "*"), "warning orders: it has no dead-letter exchange: what consumers reject is gone $ redrive enroll orders"},
+		{"dead-lettering", named("orders_error", 4, "orders_error"),
+			"wrong orders_error: it has no dead-letter exchange: what consumers reject is gone $ redrive enroll orders_error"},
+		{"dead-lettering", named("orders", 4, "*"),
+			"warning orders: it has no dead-letter exchange: what consumers reject is gone $ redrive enroll orders"},
 		{"forgotten", named("old.reports", 8, "x"), "warning: messages, and no consumer: old.reports (8) $ "},
 		{"forgotten", named("old.reports", 0, "x"), ""},
 		{"forgotten", named("orders_error", 8, "x"), ""},
 		{"forgotten", changed(named("old", 8, "x"), func(q *management.QueueState) { q.Consumers = 1 }), ""},
 		{"forgotten", changed(named("old", 8, "x"), func(q *management.QueueState) { q.Type = "stream" }), ""},
-		{"forgotten", changed(named("old", 8, "x"), func(q *management.QueueState) { q.Arguments = map[string]any{"x-dead-letter-exchange": "redrive"} }), ""},
+		{"forgotten", changed(named("old", 8, "x"),
+			func(q *management.QueueState) { q.Arguments = map[string]any{"x-dead-letter-exchange": "redrive"} }), ""},
 		{"forgotten", changed(named("old", 8, "x"), func(q *management.QueueState) {
 			q.Arguments = map[string]any{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders", "x-message-ttl": 5.0}
 		}), ""},
@@ -601,7 +605,8 @@ func theQueueThatBlocksItsRetriesIsNamed(t *testing.T, v *brokertest.VHost, _ *r
 	for _, queue := range []string{"orders", "mail"} {
 		v.Queue(queue, amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
 		for _, way := range []redrive.Way{redrive.Levels(100 * time.Millisecond), redrive.MessageTTL()} {
-			_, err := client.NewSettler(t.Context(), redrive.Consumer{Queue: queue, Wait: way, Policy: policy.Policy{Attempts: 2, Backoff: policy.Fixed(100 * time.Millisecond)}})
+			_, err := client.NewSettler(t.Context(), redrive.Consumer{Queue: queue, Wait: way,
+				Policy: policy.Policy{Attempts: 2, Backoff: policy.Fixed(100 * time.Millisecond)}})
 			must(t, err)
 		}
 	}

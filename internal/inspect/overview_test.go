@@ -237,7 +237,8 @@ func TestTheOverviewHasEachErrorOnce(t *testing.T) {
 		add("mail", "timeout after %d ms", 2)
 		add("orders", "timeout after %d ms", 3)
 		add("orders", "card %d declined", 4)
-		for queues, want := range map[string]string{"*": "timeout after # ms: 5 in 2 | card # declined: 4 in 1 | ", "mail": "timeout after # ms: 2 in 1 | "} {
+		for queues, want := range map[string]string{"*": "timeout after # ms: 5 in 2 | card # declined: 4 in 1 | ",
+			"mail": "timeout after # ms: 2 in 1 | "} {
 			by := caller(auth.Viewer, queues)
 			o, err := d.Overview(ctx, by)
 			must(t, err)
@@ -413,9 +414,12 @@ func TestOneQueue(t *testing.T) {
 		}
 		few, viewer := caller(auth.Viewer, "old?"), caller(auth.Viewer)
 		expect.Equal(t, unenrolled(viewer, "old1", ""), "", "it may be enrolled")
-		expect.Equal(t, unenrolled(viewer, "old2", inspect.Nowhere), "not enrolled, what consumers reject is gone", "of a queue without an exchange")
-		expect.Equal(t, unenrolled(viewer, "old3", `to the queue "secret"`), `not enrolled, its dead letters go to the queue "secret"`, "of one that dead-letters")
-		expect.Equal(t, unenrolled(few, "old4", `to the queue "secret"`), "not enrolled, its dead letters go elsewhere", "for who may not see the other")
+		expect.Equal(t, unenrolled(viewer, "old2", inspect.Nowhere), "not enrolled, what consumers reject is gone",
+			"of a queue without an exchange")
+		expect.Equal(t, unenrolled(viewer, "old3", `to the queue "secret"`),
+			`not enrolled, its dead letters go to the queue "secret"`, "of one that dead-letters")
+		expect.Equal(t, unenrolled(few, "old4", `to the queue "secret"`), "not enrolled, its dead letters go elsewhere",
+			"for who may not see the other")
 		expect.Equal(t, unenrolled(viewer, "mail", inspect.Nowhere), "", "of one with messages, which are retried")
 	})
 }

@@ -136,8 +136,9 @@ func TestSearch(t *testing.T) {
 		early := record("mail", store.Waiting, "early")
 		early.Due = long
 		d.add(t, early)
-		for text, want := range map[string]string{"due:<2h": "early three", "state:waiting": "three early", "due:<2h OR type:T": "three six early",
-			"due:>2000-01-01": "three early"} {
+		for text, want := range map[string]string{"due:<2h": "early three", "state:waiting": "three early",
+			"due:<2h OR type:T": "three six early",
+			"due:>2000-01-01":   "three early"} {
 			for _, limit := range []int{1, 10} {
 				expect.Equal(t, strings.Join(found(t, d, caller(auth.Viewer), text, limit), " "), want, "%s, %d a page: found", text, limit)
 			}
@@ -293,8 +294,10 @@ func TestOneGroup(t *testing.T) {
 			r.Error, r.FailedAt = fmt.Sprintf("card %d declined", 2000+i), base.Add(time.Hour/2)
 			d.add(t, r)
 		}
-		if g, err = d.Group(ctx, caller(auth.Viewer), g.ID); err != nil || g.Looked != 1000 || !g.Bounded || g.Parked != 1003 || g.Oldest.ID != parkedFirst || !g.First.Equal(base.Add(7*time.Second)) {
-			t.Errorf("of 1,003 it looked at %d (bounded: %v), the oldest is %s, the first failed %s, %v", g.Looked, g.Bounded, g.Oldest.ID, g.First, err)
+		if g, err = d.Group(ctx, caller(auth.Viewer), g.ID); err != nil || g.Looked != 1000 || !g.Bounded ||
+			g.Parked != 1003 || g.Oldest.ID != parkedFirst || !g.First.Equal(base.Add(7*time.Second)) {
+			t.Errorf("of 1,003 it looked at %d (bounded: %v), the oldest is %s, the first failed %s, %v", g.Looked,
+				g.Bounded, g.Oldest.ID, g.First, err)
 		}
 		for _, none := range []string{"0000000000000000", "nothing", ""} {
 			expect.Err(t, errOf(d.Group(ctx, caller(auth.Viewer), none)), inspect.ErrNotFound, "group %q", none)
@@ -788,7 +791,8 @@ func TestWhatHoldsAMessageBack(t *testing.T) {
 		"nothing":             {throttle: limited},
 		"those due before it": {overdue: true, want: before},
 		"a person":            {paused: true, want: paused, listed: "paused"},
-		"its breaker":         {paused: true, throttle: open, want: paused + "; breaker open: 9 of 10 failed, since, until", listed: "paused"},
+		"its breaker": {paused: true, throttle: open,
+			want: paused + "; breaker open: 9 of 10 failed, since, until", listed: "paused"},
 		"its breaker alone": {overdue: true, throttle: open, want: "breaker open: 9 of 10 failed, since, until; " + before,
 			listed: "breaker open"},
 		"no consumers": {throttle: view(func(v *inspect.ThrottleView) { v.NoConsumer = &now }),

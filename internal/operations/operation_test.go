@@ -745,7 +745,8 @@ func TestTheSetIsFrozenAtThePreview(t *testing.T) {
 			t.Errorf("one that failed once more after the preview: %+v, %v", both, err)
 		}
 		stop()
-		if lines := strings.Join(d.audit.All(), "\n"); !strings.Contains(lines, "operation.start") || strings.Count(lines, "operation.end") != 1 || strings.Count(lines, " in orders") != 2 {
+		if lines := strings.Join(d.audit.All(), "\n"); !strings.Contains(lines, "operation.start") ||
+			strings.Count(lines, "operation.end") != 1 || strings.Count(lines, " in orders") != 2 {
 			t.Errorf("audit:\n%s", lines)
 		}
 	})

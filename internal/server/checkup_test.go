@@ -24,7 +24,8 @@ func TestCheckupsAreMadeWhenSomebodyLooks(t *testing.T) {
 		var fails error
 		c := &checkup{wanted: make(chan struct{}, 1), examine: func(context.Context) (doctor.Report, error) {
 			made++
-			return doctor.Report{Looked: map[string]bool{"a": true, "b": true}, Findings: []doctor.Finding{{Queue: "b", Status: doctor.Wrong, What: "bad"},
+			return doctor.Report{Looked: map[string]bool{"a": true, "b": true}, Findings: []doctor.Finding{{Queue: "b",
+				Status: doctor.Wrong, What: "bad"},
 				{Queue: "a", Status: doctor.OK}, {Queue: "a", Status: doctor.Unknown}, {Status: doctor.Wrong},
 				{Check: doctor.Forgotten, Queues: []string{"c", "a"}, Status: doctor.Warning}}}, fails
 		}}

@@ -164,7 +164,8 @@ func TestAServiceBeforeAnyConnection(t *testing.T) {
 	}
 	st, err := s.vhosts[0].inspect.Overview(t.Context(), auth.Caller{Name: "ann", Role: auth.Viewer})
 	must(t, err)
-	if fmt.Sprint(condition.Lines(st.Conditions)) != "[connections: connecting]" || len(st.Queues) != 0 || strings.Contains(st.Broker, "s3cret") || !strings.Contains(st.Broker, "127.0.0.1:1") {
+	if fmt.Sprint(condition.Lines(st.Conditions)) != "[connections: connecting]" || len(st.Queues) != 0 ||
+		strings.Contains(st.Broker, "s3cret") || !strings.Contains(st.Broker, "127.0.0.1:1") {
 		t.Errorf("the status is %+v", st)
 	}
 }

@@ -123,7 +123,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		{"requeue", "requeue at once", requeue},
 		{"fixed", "fixed delay of " + policy.FormatDuration(o.Fixed), fixedDelay},
 		{"backoff", "backoff alone", backoff},
-		{"redrive", "backoff, " + limits(o.Rules), throttled},
+		{"redrive", "backoff, " + cmp.Or(limits(o.Rules), "no limits"), throttled},
 	} {
 		rec := newRecord(o)
 		if err := v.run(ctx, o, rec); err != nil {
@@ -145,7 +145,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	return r, nil
 }
 
-// limits names what a policy has beyond its backoff.
+// limits names what a policy has beyond its backoff; "": nothing.
 func limits(r throttle.Rules) string {
 	switch {
 	case r.Breaker != nil && r.Rate > 0:
@@ -157,7 +157,7 @@ func limits(r throttle.Rules) string {
 	case r.InFlight > 0:
 		return "in_flight"
 	}
-	return "no limits"
+	return ""
 }
 
 func ptr[T any](v T) *T { return &v }
@@ -328,7 +328,7 @@ func (r *Result) Series() [][]string {
 func (r *Result) Table() [][]string {
 	rows := [][]string{{"WAY", "RETRIES", "PEAK", "SERVED AGAIN", "DRAINED", "PARKED"}}
 	for _, w := range r.Ways {
-		if w.ID == "redrive" && !r.limited() {
+		if w.ID == "redrive" && limits(r.Options.Rules) == "" {
 			continue // backoff alone
 		}
 		rows = append(rows, []string{w.Title, number(float64(w.Retries)), perSecond(w.Peak), r.after(w.Recovered),
@@ -337,16 +337,12 @@ func (r *Result) Table() [][]string {
 	return rows
 }
 
-func (r *Result) limited() bool {
-	return r.Options.Rules.Breaker != nil || r.Options.Rules.Rate > 0 || r.Options.Rules.InFlight > 0
-}
-
 // Notes are sentences below the table.
 func (r *Result) Notes() []string {
 	o, redrive := r.Options, &r.Ways[3]
 	notes := []string{"RETRIES reach the upstream while it is down; PEAK is calls in a second.",
 		"SERVED AGAIN and DRAINED count from its return: new messages, and the backlog."}
-	if !r.limited() {
+	if limits(o.Rules) == "" {
 		notes = append(notes, "The policy has no breaker, no rate and no in_flight: it is backoff alone.")
 	}
 	if spare := o.Capacity - o.Rate; o.Rules.Rate > spare && redrive.Drained == nil {

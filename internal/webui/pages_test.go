@@ -784,7 +784,8 @@ func TestThePageOfAQueueThatIsNotEnrolled(t *testing.T) {
 	s := webtest.Stocked(inspect.Config{})
 	s.Told.At = map[string]inspect.AtBroker{"old.reports": {Exists: true, DeadLetters: inspect.Nowhere}}
 	page := shown(s, "/queues/old.reports")
-	expect.Contains(t, page, "the page", "Retries: no: not enrolled, what consumers reject is gone. Enroll it:", "<code>redrive enroll old.reports</code>")
+	expect.Contains(t, page, "the page", "Retries: no: not enrolled, what consumers reject is gone. Enroll it:",
+		"<code>redrive enroll old.reports</code>")
 	expect.Equal(t, strings.Contains(page, "retries work"), false, "it says that it is retried")
 	expect.Contains(t, shown(s, "/queues/orders.capture"), "the page of another", "Retries: <")
 }

@@ -56,7 +56,8 @@ func TestManyQueuesShareOneToWaitIn(t *testing.T) {
 }
 
 func TestNamesOfDeadLetterQueues(t *testing.T) {
-	for name, want := range map[string]string{"orders_error": "orders", "orders_skipped": "orders", "Orders.DLQ": "Orders", "orders-dead-letter": "orders",
+	for name, want := range map[string]string{"orders_error": "orders", "orders_skipped": "orders",
+		"Orders.DLQ": "Orders", "orders-dead-letter": "orders",
 		"error": "", "EasyNetQ_Default_Error_Queue": "", "wolverine-dead-letter-queue": ""} {
 		if of, is := management.NamedLikeDeadLetters(name); !is || of != want {
 			t.Errorf("%s is one of %q: %v", name, of, is)

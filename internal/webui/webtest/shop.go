@@ -137,7 +137,8 @@ func New(s store.Store, told *Told, c inspect.Config) *Shop {
 		return all
 	}
 	shop.Inspector = inspect.New(c)
-	shop.Actions = actions.New(actions.Config{Inspect: shop.Inspector, Store: s, Audit: shop.Book, At: func(context.Context) (actions.Place, error) { return actions.Place{}, nil }, Restorable: 30 * 24 * time.Hour,
+	shop.Actions = actions.New(actions.Config{Inspect: shop.Inspector, Store: s, Audit: shop.Book,
+		At: func(context.Context) (actions.Place, error) { return actions.Place{}, nil }, Restorable: 30 * 24 * time.Hour,
 		BindRetryExchange: func(_ context.Context, queue string) error { told.Allowed = append(told.Allowed, queue); return nil }})
 	shop.Runner = operations.New(operations.Config{Inspect: shop.Inspector, Actions: shop.Actions, Store: s, DeadLetters: oldQueues{}})
 	return shop
