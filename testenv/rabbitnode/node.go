@@ -304,7 +304,8 @@ func (n *Node) Stop() error {
 }
 
 // Eval runs an Erlang expression on the node and returns its value. It uses erl_call, since `rabbitmqctl eval` starts an
-// Erlang virtual machine, which costs a second of CPU.
+// Erlang virtual machine, which costs a second of CPU. erl_call itself can crash (SIGSEGV, seen once); then the
+// expression is evaluated again, so twice must be as good as once.
 func (n *Node) Eval(ctx context.Context, expression string) (string, error) {
 	const unreachable = 1 // nothing was evaluated
 	for began := time.Now(); ; {
@@ -313,7 +314,8 @@ func (n *Node) Eval(ctx context.Context, expression string) (string, error) {
 			` end]) catch C:R -> io:format("~tp: ~tp", [C, R]) end.` + "\n")
 		out, err := c.CombinedOutput()
 		var e *exec.ExitError
-		if errors.As(err, &e) && e.ExitCode() == unreachable && time.Since(began) < time.Minute {
+		again := errors.As(err, &e) && (e.ExitCode() == unreachable || e.ExitCode() < 0 && ctx.Err() == nil)
+		if again && time.Since(began) < time.Minute {
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
