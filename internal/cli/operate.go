@@ -98,7 +98,11 @@ func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, op operat
 }
 
 func ended(w io.Writer, op operations.Operation) {
-	fmt.Fprintln(w, doneText(op.Verb, op.Done, op.At))
+	if a := op.Replayed; a != nil && op.Done > 0 && a.StillHere == 0 {
+		fmt.Fprintln(w, plural(op.Done, "message was", "messages were"), "retried")
+	} else {
+		fmt.Fprintln(w, doneText(op.Verb, op.Done, op.At))
+	}
 	if op.SkippedN > 0 {
 		fmt.Fprintln(w, plural(op.SkippedN, "message was", "messages were"), "not there any more when their turn came")
 	}
@@ -296,20 +300,44 @@ const (
 	// noAnswerFor is how long a service that does not answer is polled: it may be restarting, and
 	// continues its operations then.
 	noAnswerFor = time.Minute
+	// countedFor is how long a replay that ended is followed until it is known what became of its messages.
+	countedFor = 5 * time.Second
 )
+
+// over reports whether an operation, which ended so long ago, needs no more watching.
+func (p *program) over(op operations.Operation, since time.Duration) bool {
+	a := op.Replayed
+	switch {
+	case op.Ended == nil:
+		return false
+	case a == nil || a.Until != nil:
+		return true
+	case p.settled:
+		return false
+	case op.State == operations.Finished && a.StillHere == 0:
+		return true
+	}
+	return op.At != nil || op.Done == 0 || since > countedFor
+}
 
 // follow shows an operation's progress until it has ended.
 func (p *program) follow(
 	ctx context.Context, client httpapi.Client, op operations.Operation,
 ) (operations.Operation, error) {
-	meter, answered := p.meter(), time.Now()
+	meter, answered, ran := p.meter(), time.Now(), time.Now()
 	defer meter.end()
 	for wait := firstPoll; ; wait = min(2*wait, lastPoll) {
-		if meter.operation(op); op.Ended != nil && (!p.settled || op.Replayed == nil || op.Replayed.Until != nil) {
+		if op.Ended == nil {
+			ran = time.Now()
+		}
+		if meter.operation(op); p.over(op, time.Since(ran)) {
 			return op, nil
 		}
 		select {
 		case <-ctx.Done():
+			if op.Ended != nil && !p.settled {
+				return op, nil
+			}
 			return op, exitErrorf(ExitPartly, "operation %s has not ended", op.ID)
 		case <-time.After(wait):
 		}

@@ -947,7 +947,7 @@ func TestAReplayIsFollowedUntilItIsKnownWhatFailedAgain(t *testing.T) {
 				t.Errorf("with --settled=%t it took %s", settled, took)
 			}
 			wants := []string{
-				"10 messages will be retried\n", "  3 failed again in orders: no stock",
+				"10 messages were retried\n", "  3 failed again in orders: no stock",
 				"  1 failed again with other errors\n",
 				"sent 10: failed again 4, not seen since 6; still here 0\n",
 			}
@@ -967,6 +967,41 @@ func TestAReplayIsFollowedUntilItIsKnownWhatFailedAgain(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What is shown at the end of a replay is counted after it, unless that takes long.
+func TestTheEndOfAReplayIsShownAsItIs(t *testing.T) {
+	for _, c := range []struct {
+		state     string
+		sentAfter time.Duration
+		want      string
+		least     time.Duration
+	}{
+		{operations.Finished, time.Second, "10 messages were retried\nso far sent 10: failed again 0", time.Second},
+		{operations.Finished, time.Hour, "10 messages will be retried\nso far sent 3: failed again 0", countedFor},
+		{operations.Stopped, time.Second, "10 messages were retried\nso far sent 10: failed again 10", countedFor},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			begun := time.Now()
+			now := func() operations.Operation {
+				op := operations.Operation{Plan: operations.Plan{ID: "x", Verb: actions.Replay, Count: 10}, State: c.state,
+					Done: 10, Ended: &begun, Replayed: &operations.Replayed{Sent: 3, StillHere: 7}}
+				if time.Since(begun) >= c.sentAfter {
+					op.Replayed = &operations.Replayed{Sent: 10}
+				}
+				if c.state == operations.Stopped && time.Since(begun) >= 2*c.sentAfter {
+					op.Replayed.FailedAgain = 10
+				}
+				return op
+			}
+			var out bytes.Buffer
+			p := &program{out: &out, err: io.Discard, getenv: func(string) string { return "" }}
+			_ = p.toTheEnd(t.Context(), answering(func(*http.Request) (any, error) { return now(), nil }).client(), now())
+			if took := time.Since(begun); !strings.Contains(out.String(), c.want) || took < c.least || took > c.least+2*time.Second {
+				t.Errorf("%+v: after %s: %s", c, took, &out)
+			}
+		})
+	}
 }
 
 // answering is a service without a network: what it returns is sent as JSON, an error breaks the connection.

@@ -172,6 +172,9 @@ func (r *Runner) countAgain(ctx context.Context, op *operation) (next time.Time)
 // untilNextWalk is how long after a walk the next one begins.
 func (op *operation) untilNextWalk(now time.Time) time.Duration {
 	every := min(max(op.CanaryWait/canaryChecks, minCheck), maxCheck)
+	if ended := op.progress.Ended; ended != nil { // now people look
+		every = min(every, max(now.Sub(*ended)/4, minCheck))
+	}
 	if since := op.progress.Again.Watched; !since.IsZero() {
 		return min(every, max(0, op.CanaryWait-now.Sub(since)))
 	}

@@ -1,6 +1,7 @@
 package operations
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -46,7 +47,7 @@ func (r *Runner) checkCanaries(ctx context.Context, op *operation) (next time.Ti
 		}
 	}
 	r.canaryFailures.add(op.ID, op.canaries)
-	failed, first := 0, ""
+	failed := ""
 	var pending []string // their queues
 	p, now := op.progress, r.now()
 	last := !p.Watched.IsZero() && now.Sub(p.Watched) >= op.CanaryWait
@@ -57,9 +58,7 @@ func (r *Runner) checkCanaries(ctx context.Context, op *operation) (next time.Ti
 		}
 		switch how {
 		case hasFailed:
-			if failed++; first == "" {
-				first = fmt.Sprintf("message %s: %s", c.ID, why)
-			}
+			failed = cmp.Or(failed, fmt.Sprintf("message %s: %s", c.ID, why))
 		case notYetRetried:
 			pending = append(pending, queue)
 		}
@@ -67,9 +66,8 @@ func (r *Runner) checkCanaries(ctx context.Context, op *operation) (next time.Ti
 	switch every := min(max(op.CanaryWait/canaryChecks, minCheck), maxCheck); {
 	case len(op.canaries) == 0: // none of the messages existed any more
 		return r.saveState(ctx, op, Running, "")
-	case failed > 0:
-		return r.saveState(ctx, op, Stopped, fmt.Sprintf("of the first %d messages %d failed again (%s); what is "+
-			"left is as it was", len(op.canaries), failed, first))
+	case failed != "": // how many is counted on
+		return r.saveState(ctx, op, Stopped, "the canary failed again ("+failed+"); what is left is as it was")
 	case len(pending) > 0:
 		next := time.Now().Add(every)
 		p.Watched, p.Pending = time.Time{}, int64(len(pending))

@@ -454,6 +454,12 @@ func TestTheRestIsChangedOnlyIfTheCanaryDoesNotFailAgain(t *testing.T) {
 			must(t, d.ResumeQueue(ctx, operator, "orders", ""))
 			pending("")
 			d.give(t, "orders", func(r *store.Record) bool { return back && string(r.Message.Body) == "2" })
+			for back && d.look(t, p.ID).Ended == nil {
+				time.Sleep(time.Millisecond)
+			}
+			if is := d.look(t, p.ID).Replayed; back && (is.Sent != 5 || is.FailedAgain != 1) {
+				t.Errorf("when it stops it counts %+v", is)
+			}
 			time.Sleep(20 * time.Second)
 			if back {
 				if o := d.is(t, p.ID, operations.Stopped, 5); !strings.Contains(o.Why, "no stock again") || o.Ended == nil {
@@ -505,7 +511,7 @@ func TestACanaryWhoseMessagesFailedAgainIsNotDone(t *testing.T) {
 					fail(t, d, all[2])
 					time.Sleep(time.Minute)
 					d.is(t, p.ID, operations.Stopped, 5, "no stock again")
-					want := fmt.Sprintf("INC-1: stopped: of the first 5 messages 1 failed again (message %s", all[2].ID)
+					want := fmt.Sprintf("INC-1: stopped: the canary failed again (message %s", all[2].ID)
 					if lines := strings.Join(d.audit.All(), "\n"); !strings.Contains(lines, want) {
 						t.Errorf("audit:\n%s\nwant %q", lines, want)
 					}

@@ -440,6 +440,7 @@ func (r *Runner) logEnd(ctx context.Context, op *operation) error {
 	if !p.counts() {
 		r.canaryFailures.remove(op.ID)
 	}
+	op.walk.next = time.Time{} // its counts are read with its end
 	end, err := r.Actions.BeginLine(op.StartedAs, "operation.end", op.audited(), op.Count, op.head.Reason)
 	if err != nil {
 		return err
