@@ -190,11 +190,11 @@ func CheckReason(why string) error {
 }
 
 // Begin writes to the audit log that an action is about to begin; without that line it must not.
-// The caller ends it with the result.
+// The caller ends it with the result. about is as in audit.Entry.
 func (a *Actions) Begin(
-	by auth.Caller, did, on string, count int64, why string,
+	by auth.Caller, did, on string, count int64, why string, about ...string,
 ) (end func(err error, n int64), _ error) {
-	write, err := a.BeginLine(by, did, on, count, why)
+	write, err := a.BeginLine(by, did, on, count, why, about...)
 	return func(err error, n int64) {
 		if err != nil {
 			write("failed: "+err.Error(), n)
@@ -206,12 +206,13 @@ func (a *Actions) Begin(
 
 // BeginLine is Begin for a result in words.
 func (a *Actions) BeginLine(
-	by auth.Caller, did, on string, count int64, why string,
+	by auth.Caller, did, on string, count int64, why string, about ...string,
 ) (end func(outcome string, n int64), _ error) {
 	if err := CheckReason(why); err != nil {
 		return nil, err
 	}
 	line := auditLine(by, did, on, count, why)
+	line.About = strings.Join(about, "")
 	if err := a.mayWrite(by, line); err != nil {
 		return nil, err
 	}

@@ -33,10 +33,21 @@ type Entry struct {
 	Interface string     `json:"face" enum:"page,api,cli"`
 	Did       string     `json:"did" doc:"Such as replay or operation.start; reported.*: only the caller says so."`
 	On        string     `json:"on" doc:"The messages' ids, the query, the queue, or the operation."`
+	About     string     `json:"about,omitempty" doc:"Where that is of error groups alone: the errors, how many."`
 	Count     int64      `json:"count,omitempty" doc:"How many messages."`
 	Why       string     `json:"why,omitempty" doc:"The reason they gave."`
 	Outcome   string     `json:"outcome" doc:"done, refused, stopped, an error, reported; begun: not ended."`
 	Ended     *time.Time `json:"ended,omitempty" doc:"When the outcome was known."`
+}
+
+// Subject is On for people: of error groups, the errors.
+func (e Entry) Subject() string {
+	id, does, ok := strings.Cut(e.On, ": ")
+	if e.About == "" || !ok {
+		return e.On
+	}
+	verb, _, _ := strings.Cut(does, " ")
+	return id + ": " + verb + " " + e.About
 }
 
 const (
@@ -74,7 +85,7 @@ func New(s store.SideTable, log *slog.Logger) *Log {
 func (l *Log) Begin(e Entry) (done func(outcome string, count int64), err error) {
 	e.At, e.Outcome, e.Ended = time.Now().UTC(), "begun", nil
 	e.On = cut(e.On, maxOn)
-	for _, s := range []*string{&e.Who, &e.How, &e.From, &e.Interface, &e.Did, &e.Why} {
+	for _, s := range []*string{&e.Who, &e.How, &e.From, &e.Interface, &e.Did, &e.Why, &e.About} {
 		*s = cut(*s, maxText)
 	}
 	l.mu.Lock()

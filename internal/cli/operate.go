@@ -226,7 +226,7 @@ func preview(w io.Writer, p operations.Plan, starts string, now time.Time) {
 		fmt.Fprintf(w, "What operation %s discarded.\n", plain(p.DiscardedBy))
 	}
 	if p.Query != "" {
-		prose(w, p.Query)
+		prose(w, p.Subject())
 	}
 	if len(p.Leads) > 0 {
 		fmt.Fprintf(w, "Dead letters of: %s\n", plain(strings.Join(p.Leads, ", ")))
@@ -550,6 +550,10 @@ type operationShown struct {
 func (s *operationShown) table(w io.Writer) {
 	now := time.Now()
 	rows(w, operations.Columns, []operations.Operation{s.Operation}, now)
+	if s.About != "" {
+		fmt.Fprintln(w)
+		prose(w, "query: "+s.Query)
+	}
 	if s.Ended == nil {
 		fmt.Fprintf(w, "\n%s\n", plain(progressOf(s.Operation)))
 	}

@@ -470,7 +470,7 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 		}, []string{"^QUEUE +IN .*UNACCOUNTED$"}},
 		"operations": {func(w io.Writer) {
 			rows(w, operations.Columns, []operations.Operation{{Plan: operations.Plan{ID: oneID, Query: why}, State: "finished"}}, now)
-		}, []string{"^" + oneID, "^    query: the card"}},
+		}, []string{"^" + oneID, "^    on: the card"}},
 		"audit": {func(w io.Writer) {
 			rows(w, auditColumns, []audit.Entry{{At: now, Who: "dana", Did: "operation.start", On: why}}, now)
 		}, []string{"^AT +WHO .*OUTCOME", "^    on: the card"}},
@@ -1064,11 +1064,10 @@ func TestTheStateOfACanary(t *testing.T) {
 	op.CanarySent, op.Why, op.CanaryUntil, op.Left = 5, "", new(time.Time), "12s"
 	expect.Equal(t, barOf(op), bar+"5, waiting whether they fail again, 12s left", "the bar")
 	var out strings.Builder
+	op.Query, op.About = "group:5a1f0c2b9e3d4a76", "no stock of #"
 	shown := operationShown{Operation: op}
 	shown.table(&out)
-	if !strings.Contains(out.String(), "\n"+barOf(op)+"\n") {
-		t.Errorf("it is shown as %s", &out)
-	}
+	expect.Contains(t, out.String(), "it is shown as", "\n"+barOf(op)+"\n", "no stock of #", "\nquery: group:5a1f0c2b9e3d4a76\n")
 }
 
 // A service that starts again continues its operations, so they are followed on; one that is gone is not waited for.

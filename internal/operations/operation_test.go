@@ -1,6 +1,7 @@
 package operations_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -666,6 +667,50 @@ func TestAPlanSaysWhatItWouldDoAndDoesNothing(t *testing.T) {
 			t.Errorf("%+v, %v", got, err)
 		}
 		expect.Err(t, errOf(d.GetPlan(ctx, caller(auth.Operator, "idle"), p.ID)), inspect.ErrNotFound, "another's plan")
+	})
+}
+
+// What is about error groups is called by their errors, masked as for everyone, and not by their ids.
+func TestAPlanOfErrorGroupsIsCalledByTheirErrors(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, d *desk) {
+		rules := mask.New([]mask.Entry{{Patterns: []string{"/stock/"}}}, mask.DefaultBodies())
+		d.Inspector.Mask = func() *mask.Rules { return rules }
+		ids := map[string]string{}
+		for i, queue := range []string{"orders", "mail", "other"} {
+			for n, text := range []string{"timeout after %d ms", "timeout after %d ms", "no stock of %d", ""}[:4-i] {
+				r := record(queue, store.Parked, "")
+				if r.Error = ""; text != "" {
+					r.Error = fmt.Sprintf(text, 100*i+n)
+				}
+				d.add(t, r)
+				ids[queue+[]string{" late", " late", " stock", " none"}[n]] = r.Group().ID.String()
+			}
+		}
+		for _, c := range []struct {
+			query, want string
+		}{
+			{inspect.GroupsQuery(ids["orders late"], ids["mail late"], ids["other late"]), "timeout after # ms (3 groups, 3 queues)"},
+			{"state:parked " + inspect.GroupsQuery(ids["orders late"]), "timeout after # ms"},
+			{"group:" + ids["orders stock"], "no [masked] of #"},
+			{"group:" + ids["orders none"], "rejected"},
+			{inspect.GroupsQuery(ids["orders late"], ids["orders stock"]), "timeout after # ms and another error (2 groups)"},
+			{inspect.GroupsQuery(ids["orders late"], ids["orders stock"], ids["orders none"]),
+				"timeout after # ms and 2 other errors (3 groups)"},
+			{"group:0123456789abcdef", ""},
+			{"queue:orders " + inspect.GroupsQuery(ids["orders late"]), ""},
+			{"queue:*", ""},
+		} {
+			p := d.plan(t, actions.Replay, c.query)
+			expect.Equal(t, p.About, c.want, "of %s", c.query)
+			expect.Equal(t, p.Subject(), cmp.Or(c.want, c.query), "the subject of %s", c.query)
+		}
+		p := d.started(t, actions.Discard, inspect.GroupsQuery(ids["orders late"]), operations.Start{})
+		time.Sleep(time.Second)
+		all := d.audit.Entries()
+		for _, e := range all[len(all)-2:] {
+			expect.Equal(t, e.Subject(), p.ID+": discard timeout after # ms", "the subject of "+e.Did)
+			expect.Contains(t, e.On, "what it was on", p.Query, "in orders")
+		}
 	})
 }
 

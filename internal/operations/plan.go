@@ -1,10 +1,12 @@
 package operations
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/condition"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
@@ -141,6 +144,8 @@ func (r *Runner) freeze(ctx context.Context, c actions.RecordChange, op *operati
 	op.Upto = upto
 	f := freezer{store: r.Store, plan: p.ID}
 	index, skips := map[string]int{}, map[string]int64{}
+	isOfGroups := ofGroups.MatchString(p.Query)
+	errs, groups := map[string]int64{}, map[errorgroup.ID]bool{}
 	err = find(upto, func(l store.Listed) (bool, error) {
 		m := l.Record
 		if why := r.Actions.Skip(c, m); why != "" {
@@ -150,6 +155,11 @@ func (r *Runner) freeze(ctx context.Context, c actions.RecordChange, op *operati
 		i, err := p.add(m, index)
 		if err != nil {
 			return false, err
+		}
+		if isOfGroups {
+			g := m.Group()
+			errs[cmp.Or(r.Inspect.ForAll(g.Queue, g.Pattern), g.Reason)]++
+			groups[g.ID] = true
 		}
 		failed := m.FailedAt
 		if p.Oldest == nil || failed.Before(*p.Oldest) {
@@ -168,10 +178,38 @@ func (r *Runner) freeze(ctx context.Context, c actions.RecordChange, op *operati
 	if err != nil {
 		return err
 	}
+	p.About = about(errs, len(groups), len(p.Queues))
 	for _, why := range slices.Sorted(maps.Keys(skips)) {
 		p.Skipped = append(p.Skipped, Skipped{Why: why, Count: skips[why]})
 	}
 	return f.flush(ctx)
+}
+
+// ofGroups matches the queries that pages and people make of error groups alone, which say nothing to people.
+var ofGroups = regexp.MustCompile(`^(state:\w+ )?\(?group:"?[0-9a-f]{16}"?( OR group:"?[0-9a-f]{16}"?)*\)?$`)
+
+// about says which error most messages have, and of how many groups they are.
+func about(errs map[string]int64, groups, queues int) string {
+	if groups == 0 {
+		return ""
+	}
+	all := slices.SortedFunc(maps.Keys(errs), func(a, b string) int {
+		return cmp.Or(cmp.Compare(errs[b], errs[a]), cmp.Compare(a, b))
+	})
+	text := actions.Short(all[0])
+	switch n := len(all) - 1; {
+	case n == 1:
+		text += " and another error"
+	case n > 1:
+		text += fmt.Sprintf(" and %d other errors", n)
+	}
+	switch {
+	case groups > 1 && queues > 1:
+		text += fmt.Sprintf(" (%d groups, %d queues)", groups, queues)
+	case groups > 1:
+		text += fmt.Sprintf(" (%d groups)", groups)
+	}
+	return text
 }
 
 // add counts a message; index has the queues of p that are known.

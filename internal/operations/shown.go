@@ -1,6 +1,7 @@
 package operations
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/actions"
@@ -32,6 +33,7 @@ type Plan struct {
 	ID    string       `json:"id"`
 	Verb  actions.Verb `json:"verb"`
 	Query string       `json:"query"`
+	About string       `json:"about,omitempty" doc:"Where the query is of error groups alone: the errors, how many."`
 	From  string       `json:"from,omitempty" doc:"Adopt: the dead-letter queue."`
 	// WorkQueues are those that the caller named, Leads those that dead-letter to From.
 	WorkQueues []string   `json:"work_queues,omitempty"`
@@ -60,6 +62,9 @@ type Plan struct {
 	ReplayedBefore int64 `json:"-" csv:"-"`
 	MostReplays    int   `json:"-" csv:"-"`
 }
+
+// Subject is what the plan is about, for people.
+func (p Plan) Subject() string { return cmp.Or(p.About, p.Query) }
 
 // Sampled summarises the first messages of a dead-letter queue. Each list has the 20 most frequent at most.
 type Sampled struct {
@@ -178,7 +183,7 @@ var Columns = []inspect.Column[Operation]{
 	}},
 	{Head: "Skipped", Field: "SkippedN", Narrow: 4}, {Head: "Not done", Field: "Failed", Narrow: 5},
 	{Field: "Started", Narrow: 1}, {Head: "By", Field: "StartedBy", Narrow: 3}, {Field: "From", Narrow: inspect.Below},
-	{Field: "Query", Narrow: inspect.Below}, {Field: "Why", Narrow: inspect.Below},
+	{Head: "On", Field: "Query", Narrow: inspect.Below, Value: func(o Operation) any { return o.Subject() }}, {Field: "Why", Narrow: inspect.Below},
 }
 
 // Order is a person's request to a running operation.

@@ -200,7 +200,7 @@ func (r *Runner) change(ctx context.Context, op *operation, by auth.Caller, did,
 			h, p, err = becomes(r.now())
 		}
 		if err == nil && end == nil {
-			end, err = r.Actions.Begin(by, did, on, op.Count, why)
+			end, err = r.Actions.Begin(by, did, on, op.Count, why, op.About)
 		}
 		if err == nil {
 			err = r.save(context.WithoutCancel(ctx), op, h, p)

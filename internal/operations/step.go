@@ -441,7 +441,8 @@ func (r *Runner) logEnd(ctx context.Context, op *operation) error {
 		r.canaryFailures.remove(op.ID)
 	}
 	op.walk.next = time.Time{} // its counts are read with its end
-	end, err := r.Actions.BeginLine(op.StartedAs, "operation.end", op.audited(), op.Count, op.head.Reason)
+	end, err := r.Actions.BeginLine(op.StartedAs, "operation.end", op.audited(), op.Count, op.head.Reason,
+		op.About)
 	if err != nil {
 		return err
 	}

@@ -280,7 +280,8 @@ const maxOn, maxOnRead = 200, 4000
 
 // On returns what an entry was on, in pieces.
 func (d auditData) On(e audit.Entry) (all []piece) {
-	on := e.On[:min(len(e.On), maxOnRead)]
+	on := e.Subject()
+	on = on[:min(len(on), maxOnRead)]
 	if m := operationOn.FindStringSubmatch(on); m != nil && strings.HasPrefix(e.Did, "operation.") {
 		return []piece{{Text: short(maxOn, cmp.Or(m[2], m[1][:shortID]+"…")), URL: operationURL(m[1]), Title: m[1]}}
 	}

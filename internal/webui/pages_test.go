@@ -76,7 +76,8 @@ type replaying struct{ operations.Console }
 
 func (replaying) Operation(context.Context, auth.Caller, string) (operations.Operation, error) {
 	return operations.Operation{
-		Plan: operations.Plan{ID: "x", Verb: actions.Replay, Count: 10}, State: operations.Canceled, Done: 7, SkippedN: 2,
+		Plan: operations.Plan{ID: "x", Verb: actions.Replay, Count: 10, Query: "group:96d8e04626528643",
+			About: "no <b>stock</b> of # (2 groups)"}, State: operations.Canceled, Done: 7, SkippedN: 2,
 		Ended: &time.Time{},
 		Replayed: &operations.Replayed{
 			Sent: 9, FailedAgain: 4, NotSeenSince: 5, StillHere: 1, OtherErrors: 1,
@@ -99,6 +100,8 @@ func TestAReplayShowsWhatFailedAgain(t *testing.T) {
 		return auth.Caller{Name: "ann", Role: auth.Operator}
 	}}), "/operations/x").Body.String()
 	for _, want := range []string{
+		`<p><b><bdi>no &lt;b&gt;stock&lt;/b&gt; of # (2 groups)</bdi></b></p><details class="subject"><summary>Query</summary>` +
+			`<code class="q"><bdi>group:96d8e04626528643</bdi></code></details>`,
 		"<b>7 of 10</b> made due, <b>2</b> skipped: not there any more.", "without a rate limit",
 		"<dt>Sent</dt><dd>9</dd>", "<dt>Failed again</dt><dd>4</dd>", "<dt>Not seen since</dt><dd>5</dd>",
 		"<dt>Still here</dt><dd>1</dd>", "counting continues until they are sent", "<li><b>1</b> other errors</li>",
@@ -1542,6 +1545,8 @@ func TestTheAuditPageLeadsToWhatItNames(t *testing.T) {
 	link := func(url, text string) string { return `<a href="` + url + `">` + text + `</a>` }
 	first, second := link("/messages/"+one, one), link("/messages/"+other, other)
 	for _, c := range []struct{ did, on, want string }{
+		{"operation.end", one + ": replay (group:5a1f0c2b9e3d4a76 OR group:5a1f0c2b9e3d4a77) in a",
+			`<a href="/operations/` + one + `" title="` + one + `">replay no &lt;stock&gt; (2 groups)</a>`},
 		{"pause", "a/b <i>&", link("/queues/a%2Fb%20%3Ci%3E&amp;", "a/b &lt;i&gt;&amp;")},
 		{"breaker open", "a\u202e\nb", link("/queues/a%E2%80%AE%0Ab", "a\\u{202e}\nb")},
 		{"operation.start", one + ": replay queue:<a>", `<a href="/operations/` + one + `" title="` + one + `">replay queue:&lt;a&gt;</a>`},
@@ -1559,7 +1564,11 @@ func TestTheAuditPageLeadsToWhatItNames(t *testing.T) {
 		{"token.create", "javascript:x (admin)", "javascript:x (admin)"},
 	} {
 		shop := webtest.New(memstore.New(), &webtest.Told{}, inspect.Config{})
-		_, err := shop.Book.Begin(audit.Entry{Who: "ann", Did: c.did, On: c.on})
+		e := audit.Entry{Who: "ann", Did: c.did, On: c.on}
+		if strings.Contains(c.on, " OR ") {
+			e.About = "no <stock> (2 groups)"
+		}
+		_, err := shop.Book.Begin(e)
 		expect.NoError(t, err)
 		s := scene{shop: shop, caller: auth.Caller{Name: "ann", Role: auth.Admin}}
 		if page := get(s.handler(), "/audit").Body.String(); !strings.Contains(page, `<td class="q" data-label="On"><bdi>`+c.want+`</bdi>`) {
