@@ -20,6 +20,7 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/mask"
@@ -355,6 +356,35 @@ func TestAnOperationEndsWhileItIsWatched(t *testing.T) {
 	b.run(chromedp.MouseEvent("mouseMoved", 1, 1))
 	b.shows("#rest")
 	expect.Equal(t, b.has("#orders"), false, "the buttons are there")
+}
+
+// A name, or a heading, is never broken within a word.
+func TestTheListOfOperationsBreaksNoWord(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, options{})
+	by := webtest.Root
+	by.Name = "anneliese.vanderbilt@shop.example"
+	p, err := s.Plan(t.Context(), by, operations.PlanRequest{Verb: actions.Discard, Query: "queue:orders.*"})
+	must(t, err)
+	_, err = s.Start(t.Context(), by, p.ID, operations.Start{})
+	must(t, err)
+	b := newTab(t, s.base)
+	b.open("/operations")
+	for _, width := range []int64{390, 1024, 1440} {
+		b.size(width, 900)
+		broken := js[[]string](b, `[...document.querySelectorAll("#operations tr > :not(.q) , #operations th")].flatMap(cell => {
+			const bad = [], texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+			for (let text; text = texts.nextNode();) for (const word of text.data.matchAll(/[^\s-]+/g)) {
+				const range = new Range();
+				range.setStart(text, word.index); range.setEnd(text, word.index + word[0].length);
+				if (new Set([...range.getClientRects()].map(r => r.top)).size > 1) bad.push(word[0]);
+			}
+			return bad;
+		})`)
+		expect.Equal(t, strings.Join(broken, " "), "", "at %d pixels these are broken", width)
+		table := `document.querySelector("#operations").parentElement`
+		expect.Equal(t, js[bool](b, table+".scrollWidth > "+table+".clientWidth"), false, "at %d pixels it scrolls sideways", width)
+	}
 }
 
 // On a phone the filters are folded, so that the log is seen at once.
