@@ -571,6 +571,43 @@ func TestTheFirstFewAreThoseThatWereSent(t *testing.T) {
 	})
 }
 
+// A canary has messages of each queue, the oldest ones, also where one queue has thousands that come first.
+func TestACanaryIsSpreadOverQueues(t *testing.T) {
+	for many := range map[int]bool{20: true, 2500: true} {
+		inFakeTime(t, func(t *testing.T, d *desk) {
+			want := map[string]bool{}
+			for queue, n := range map[string]int{"orders": many, "mail": 20, "other": 2} {
+				all := inspecttest.Parked(queue, n)
+				for i, r := range all {
+					if r.Due = long.Add(time.Duration(i) * time.Second); queue != "orders" {
+						r.Due = r.Due.Add(time.Hour)
+					}
+				}
+				d.add(t, all...)
+				for _, r := range all[:min(4, n)] {
+					want[r.ID.String()] = true
+				}
+			}
+			p := d.started(t, actions.Replay, "queue:*", operations.Start{CanarySize: 10, CanaryWait: "30s"})
+			time.Sleep(time.Second)
+			d.is(t, p.ID, operations.Watching, 10)
+			for _, o := range d.outcomes(t, p.ID) {
+				expect.Equal(t, want[o.ID], true, "of %d, one of %s is the canary's", many, o.Queue)
+			}
+			for _, queue := range []string{"orders", "mail", "other"} {
+				d.give(t, queue, func(*store.Record) bool { return false })
+			}
+			time.Sleep(time.Minute)
+			d.is(t, p.ID, operations.Finished, int64(many)+22)
+			ids := map[string]bool{}
+			for _, o := range d.outcomes(t, p.ID) {
+				ids[o.ID] = true
+			}
+			expect.Equal(t, len(ids), many+22, "messages that were replayed")
+		})
+	}
+}
+
 // A restart of the service changes nothing of what a canary waits for.
 func TestACanarySurvivesARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -708,7 +745,7 @@ func TestAPlanOfErrorGroupsIsCalledByTheirErrors(t *testing.T) {
 		time.Sleep(time.Second)
 		all := d.audit.Entries()
 		for _, e := range all[len(all)-2:] {
-			expect.Equal(t, e.Subject(), p.ID+": discard timeout after # ms", "the subject of "+e.Did)
+			expect.Equal(t, e.Subject(), p.ID+": discard timeout after # ms", "the subject of %s", e.Did)
 			expect.Contains(t, e.On, "what it was on", p.Query, "in orders")
 		}
 	})

@@ -143,6 +143,9 @@ func (r *Runner) freeze(ctx context.Context, c actions.RecordChange, op *operati
 	}
 	op.Upto = upto
 	f := freezer{store: r.Store, plan: p.ID}
+	if c.Verb.Retries() {
+		f.of, f.chunks = map[int]int{}, 1
+	}
 	index, skips := map[string]int{}, map[string]int64{}
 	isOfGroups := ofGroups.MatchString(p.Query)
 	errs, groups := map[string]int64{}, map[errorgroup.ID]bool{}
@@ -182,7 +185,7 @@ func (r *Runner) freeze(ctx context.Context, c actions.RecordChange, op *operati
 	for _, why := range slices.Sorted(maps.Keys(skips)) {
 		p.Skipped = append(p.Skipped, Skipped{Why: why, Count: skips[why]})
 	}
-	return f.flush(ctx)
+	return f.end(ctx)
 }
 
 // ofGroups matches the queries that pages and people make of error groups alone, which say nothing to people.
@@ -380,6 +383,8 @@ const (
 	chunk = 1000
 	// chunksAtOnce is how many entries are written in one step of the store.
 	chunksAtOnce = 16
+	// ofEachFirst is how many messages of each queue are among the first, if they fit and it has as many.
+	ofEachFirst = 10
 )
 
 // frozen is one message of a plan, as it was when the plan was made.
@@ -393,20 +398,72 @@ type frozen struct {
 // when they were parked or are due. A cursor and a bound over that order would not do:
 // a message that is retried, and parked again, changes its place, what the query found
 // (age, state, group) changes with it, and the plan has promised an exact count.
+//
+// Of what is retried, the queues take turns in the first chunk, so that a canary has messages of many.
 type freezer struct {
 	store  Store
 	plan   string
+	first  []frozen    // the first chunk, which is written last then
+	of     map[int]int // how many it has of each queue; nil: the order stays
 	batch  []frozen
-	chunks int64
+	chunks int64 // the number of the next
 }
 
 func chunkName(plan string, n int64) string { return fmt.Sprintf("%skeys/%09d", partsOf(plan), n) }
 
 func (f *freezer) add(ctx context.Context, m frozen) error {
-	if f.batch = append(f.batch, m); len(f.batch) < chunk*chunksAtOnce {
+	if f.of != nil && len(f.first) < chunk {
+		f.first = append(f.first, m)
+		f.of[m.Queue]++
+		return nil
+	}
+	if f.batch = append(f.batch, f.displace(m)); len(f.batch) < chunk*chunksAtOnce {
 		return nil
 	}
 	return f.flush(ctx)
+}
+
+// displace puts a message of a queue that has few in the first chunk there, and returns the one that leaves it.
+func (f *freezer) displace(m frozen) frozen {
+	n := f.of[m.Queue]
+	if f.of == nil || n >= ofEachFirst {
+		return m
+	}
+	most := f.first[0].Queue
+	for queue, n := range f.of {
+		if n > f.of[most] || n == f.of[most] && queue < most {
+			most = queue
+		}
+	}
+	if f.of[most] <= n+1 {
+		return m
+	}
+	at := len(f.first) - 1
+	for f.first[at].Queue != most {
+		at--
+	}
+	leaves := f.first[at]
+	f.first = append(slices.Delete(f.first, at, at+1), m)
+	f.of[most]--
+	f.of[m.Queue]++
+	return leaves
+}
+
+// end writes what is in memory.
+func (f *freezer) end(ctx context.Context) error {
+	if err := f.flush(ctx); err != nil || len(f.first) == 0 {
+		return err
+	}
+	var turns [][]frozen // the first message of each queue, the second of each, and so on
+	seen := map[int]int{}
+	for _, m := range f.first {
+		n := seen[m.Queue]
+		if seen[m.Queue]++; n == len(turns) {
+			turns = append(turns, nil)
+		}
+		turns[n] = append(turns[n], m)
+	}
+	return f.store.PutEntries(ctx, []store.Entry{entryOf(chunkName(f.plan, 0), slices.Concat(turns...))})
 }
 
 // flush writes the batch in memory; a chunk that is not full ends the plan.
