@@ -543,13 +543,16 @@ type chart struct {
 	Minutes []minute
 	Most    int64
 	Lines   []chartLine
-	Quiet   bool // nothing happened
+	SoFarX  float64 // where what is not over begins
+	Quiet   bool    // nothing happened
 }
+
+const chartWidth = 600.0
 
 type minute struct {
 	At time.Time
 	inspect.Flow
-	SoFar bool // it is not over, and not drawn
+	SoFar bool // it is not over; its end of the lines is pale
 }
 
 type chartLine struct{ Name, Path string }
@@ -563,18 +566,17 @@ func flowChart(flows []inspect.Flow, now time.Time, each time.Duration) chart {
 	var lines [3][]int64
 	for i, f := range flows {
 		c.Quiet = c.Quiet && f.Failed == 0 && f.Retried == 0 && f.Parked == 0
-		last := i == len(flows)-1
-		c.Minutes = append(c.Minutes, minute{first.Add(time.Duration(i) * each), f, last})
-		if last {
-			break // its numbers are still growing, which would look like a sudden end
-		}
+		c.Minutes = append(c.Minutes, minute{first.Add(time.Duration(i) * each), f, i == len(flows)-1})
 		for j, n := range []int64{f.Failed, f.Retried, f.Parked} {
 			lines[j] = append(lines[j], n)
 			c.Most = max(c.Most, n)
 		}
 	}
 	for j, name := range []string{"failed", "retried", "parked"} {
-		c.Lines = append(c.Lines, chartLine{name, svgPath(lines[j], c.Most, 600, 160)})
+		c.Lines = append(c.Lines, chartLine{name, svgPath(lines[j], c.Most, chartWidth, 160)})
+	}
+	if c.SoFarX = chartWidth; len(flows) > 1 {
+		c.SoFarX -= chartWidth / float64(len(flows)-1)
 	}
 	return c
 }

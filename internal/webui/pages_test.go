@@ -515,7 +515,7 @@ func TestTheVirtualHostsOnAPage(t *testing.T) {
 	for _, target := range append(s.pages(), "/help", "/nowhere", "/messages?q=staat%3Ax") {
 		var shown []string
 		for n := range parse(t, get(h, base+target)).Descendants() {
-			if n.Data == "title" && !strings.HasSuffix(n.FirstChild.Data, " · a/b · Redrive") {
+			if n.Data == "title" && n.Parent.Data == "head" && !strings.HasSuffix(n.FirstChild.Data, " · a/b · Redrive") {
 				t.Errorf("%s is called %q: a tab must tell the virtual hosts apart", target, n.FirstChild.Data)
 			}
 			if n.Data == "a" && inside(n, "vhosts") {
@@ -793,7 +793,7 @@ func TestThePageOfAQueueThatIsNotEnrolled(t *testing.T) {
 	expect.Contains(t, shown(s, "/queues/orders.capture"), "the page of another", "Retries: <")
 }
 
-// A queue's page has the same picture of its last hour and of its last day.
+// A queue's page has the same picture of its last hour and of its last day, up to now: what is not over is marked.
 func TestAQueuesPageHasItsLastDay(t *testing.T) {
 	page := shown(webtest.Stocked(inspect.Config{}), "/queues/orders.capture")
 	for over, each := range map[string]string{"hour": "60 minutes", "day": "48 half hours"} {
@@ -801,11 +801,14 @@ func TestAQueuesPageHasItsLastDay(t *testing.T) {
 		part, _, _ = strings.Cut(part, "</section>")
 		n, _, _ := strings.Cut(each, " ")
 		expect.Contains(t, part, "the chart of the "+over, "in each of the last "+each)
-		expect.Equal(t, fmt.Sprint(strings.Count(part, "<tr><td>")+1), n, "numbers of the %s, but for the last", over)
+		expect.Equal(t, fmt.Sprint(strings.Count(part, "<tr><td>")), n, "numbers of the %s", over)
 		_, line, _ := strings.Cut(part, `<path class="failed" d="M`)
 		line, _, _ = strings.Cut(line, `"`)
-		expect.Equal(t, fmt.Sprint(strings.Count(line, "L")+2), n, "what the line of the %s leaves out besides its first", over)
-		expect.Equal(t, strings.Count(part, `<tr class="unfinished">`), 1, "numbers so far")
+		expect.Equal(t, fmt.Sprint(strings.Count(line, "L")+1), n, "points of the line of the %s", over)
+		before := regexp.MustCompile(`([\d.]+),[\d.]+L600.0,[\d.]+$`).FindStringSubmatch(line)[1]
+		expect.Contains(t, part, "the mark of what is not over", `class="so-far" x="`+before+`"`,
+			`<title>So far: this `+strings.TrimSuffix(each[3:], "s")+` is not over`)
+		expect.Equal(t, strings.Count(part, ">so far</span>"), 1, "numbers so far")
 	}
 }
 

@@ -5,7 +5,7 @@ if (window.uPlot) document.querySelectorAll(".chart").forEach((flow) => {
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const read = (from) => {
     const data = [[], [], [], []];
-    for (const tr of from.querySelectorAll(".minutes tbody tr:not(.unfinished)")) {
+    for (const tr of from.querySelectorAll(".minutes tbody tr")) {
       data[0].push(Date.parse(tr.querySelector("time").dateTime) / 1000);
       tr.querySelectorAll("td.n").forEach((td, i) => data[i + 1].push(Number(td.textContent)));
     }
@@ -38,7 +38,13 @@ if (window.uPlot) document.querySelectorAll(".chart").forEach((flow) => {
       hooks: { setCursor: [(u) => {
         const i = u.cursor.idx;
         const t = i == null ? null : new Date(u.data[0][i] * 1000);
-        readout.textContent = !t ? "" : t.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false }) + " (" + t.toISOString().slice(11, 16) + " UTC): " + ["failed", "retried", "parked"].map((n, s) => u.data[s + 1][i] + " " + n).join(", ");
+        readout.textContent = !t ? "" : t.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false }) + " (" + t.toISOString().slice(11, 16) + " UTC): " + ["failed", "retried", "parked"].map((n, s) => u.data[s + 1][i] + " " + n).join(", ") + (i == u.data[0].length - 1 ? " so far" : "");
+      }], draw: [(u) => {
+        const x = u.valToPos(u.data[0].at(-2), "x", true);
+        u.ctx.globalAlpha = .6;
+        u.ctx.fillStyle = colour("--card");
+        u.ctx.fillRect(x, u.bbox.top, u.bbox.left + u.bbox.width - x, u.bbox.height);
+        u.ctx.globalAlpha = 1;
       }] },
     }, data, box);
   };
