@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -275,12 +276,14 @@ func (in *Inspector) Groups(
 // GroupDetail is an error group with what a person needs to decide about it.
 type GroupDetail struct {
 	Group
-	Newest   *Message `json:"newest,omitempty" doc:"The one that failed last; absent when none is kept."`
-	Oldest   *Message `json:"oldest,omitempty" doc:"The one that failed first."`
-	Types    []Share  `json:"types" doc:"The types of its messages, the most frequent first."`
-	Attempts []Share  `json:"attempts" doc:"How often its messages failed, the most frequent first."`
-	Looked   int      `json:"looked" doc:"How many messages newest, types and attempts are of."`
-	Bounded  bool     `json:"bounded,omitempty" doc:"It has more messages than were looked at."`
+	Newest   *Message       `json:"newest,omitempty" doc:"The one that failed last; absent when none is kept."`
+	Recent   []Message      `json:"recent" doc:"Up to five that failed last, the newest first."`
+	Sample   *decode.Result `json:"sample,omitempty" doc:"The body of the newest."`
+	Oldest   *Message       `json:"oldest,omitempty" doc:"The one that failed first."`
+	Types    []Share        `json:"types" doc:"The types of its messages, the most frequent first."`
+	Attempts []Share        `json:"attempts" doc:"How often its messages failed, the most frequent first."`
+	Looked   int            `json:"looked" doc:"How many messages recent, types and attempts are of."`
+	Bounded  bool           `json:"bounded,omitempty" doc:"It has more messages than were looked at."`
 }
 
 // Share is how many messages have a value.
@@ -289,8 +292,9 @@ type Share struct {
 	Count int    `json:"count"`
 }
 
-// maxInGroup is how many messages of a group GroupDetail looks at, and maxShares how many values it has.
-const maxInGroup, maxShares = 1000, 10
+// maxInGroup is how many messages of a group GroupDetail looks at, maxRecent how many it has, and maxShares how many
+// values.
+const maxInGroup, maxRecent, maxShares = 1000, 5, 10
 
 // Group returns one error group.
 func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d GroupDetail, err error) {
@@ -319,7 +323,8 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 	}
 	d.Group = in.shownGroup(&g, set)
 	types, attempts := map[string]int{}, map[string]int{}
-	var newest, oldest *store.Listed
+	var recent []store.Listed
+	var oldest *store.Listed
 	r, began := n.Range, time.Now()
 	r.NewestFirst = true
 	visit := func(l store.Listed) (bool, error) {
@@ -331,9 +336,9 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 		}
 		d.Looked++
 		m := l.Record
-		if newest == nil || m.FailedAt.After(newest.Record.FailedAt) {
-			newest = &l
-		}
+		recent = append(recent, l)
+		slices.SortStableFunc(recent, func(a, b store.Listed) int { return b.Record.FailedAt.Compare(a.Record.FailedAt) })
+		recent = recent[:min(len(recent), maxRecent)]
 		if oldest == nil || m.FailedAt.Before(oldest.Record.FailedAt) {
 			oldest = &l
 		}
@@ -352,14 +357,19 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 	if err != nil {
 		return d, err
 	}
-	if newest != nil {
-		s := &search{Inspector: in, by: by, groupOf: n.GroupOf, queues: queues, held: map[string]string{}}
-		s.add(*newest)
-		d.Newest = &s.page.Messages[0]
-		if oldest != nil {
-			s.page.Messages = nil
-			s.add(*oldest)
-			d.Oldest = &s.page.Messages[0]
+	s := &search{Inspector: in, by: by, groupOf: n.GroupOf, queues: queues, held: map[string]string{}}
+	if oldest != nil {
+		s.add(*oldest)
+		d.Oldest = &s.page.Messages[0]
+	}
+	s.page.Messages = []Message{}
+	for _, l := range recent {
+		s.add(l)
+	}
+	if d.Recent = s.page.Messages; len(recent) > 0 {
+		d.Newest = &d.Recent[0]
+		if l, err := in.Store.Get(ctx, recent[0].Key); err == nil { // or it was retried meanwhile
+			d.Sample = in.decodedFor(ctx, by, &l)()
 		}
 	}
 	if rules := in.Mask(); !rules.Sees(by.Role) {

@@ -286,6 +286,12 @@ func TestOneGroup(t *testing.T) {
 			g.Newest.Error != "card 1002 declined" || g.Oldest.ID != oldest {
 			t.Errorf("%+v, %v", g, err)
 		}
+		var recent []string
+		for _, m := range g.Recent {
+			recent = append(recent, m.Error)
+		}
+		expect.Equal(t, fmt.Sprint(recent, g.Sample.Text), "[card 1002 declined card 1000 declined card 1001 declined]x",
+			"the newest first, and the body of that")
 		expect.Equal(t, g.First.Sub(base), 7*time.Second, "since")
 		expect.Equal(t, g.Last.Sub(base), 130*time.Second, "last")
 		expect.Equal(t, fmt.Sprint(g.Types, g.Attempts), "[{Paid 2} {Sent 1}] [{1 2} {2 1}]", "types and attempts")
@@ -295,7 +301,7 @@ func TestOneGroup(t *testing.T) {
 			d.add(t, r)
 		}
 		if g, err = d.Group(ctx, caller(auth.Viewer), g.ID); err != nil || g.Looked != 1000 || !g.Bounded ||
-			g.Parked != 1003 || g.Oldest.ID != parkedFirst || !g.First.Equal(base.Add(7*time.Second)) {
+			g.Parked != 1003 || len(g.Recent) != 5 || g.Oldest.ID != parkedFirst || !g.First.Equal(base.Add(7*time.Second)) {
 			t.Errorf("of 1,003 it looked at %d (bounded: %v), the oldest is %s, the first failed %s, %v", g.Looked,
 				g.Bounded, g.Oldest.ID, g.First, err)
 		}
@@ -865,13 +871,13 @@ func TestWhatHoldsAMessageBack(t *testing.T) {
 	}
 }
 
-// The errors of earlier failures are masked as the last one is.
+// The errors of earlier failures are masked as the last one is, and so is what a group shows of its messages.
 func TestPastFailuresAreMasked(t *testing.T) {
 	s := memstore.New()
 	c := inspect.New(inspect.Config{Store: s})
 	rules := mask.New([]mask.Entry{{Patterns: []string{"/ann/"}}}, mask.DefaultBodies())
 	c.Mask = func() *mask.Rules { return rules }
-	r := record("orders", store.Waiting, "x")
+	r := record("orders", store.Waiting, `"ann"`)
 	r.Error = "ann has no account"
 	must(t, s.Add(ctx, []*store.Record{r}))
 	inspecttest.RetryDue(t, s, "orders", r.Due)
@@ -885,5 +891,9 @@ func TestPastFailuresAreMasked(t *testing.T) {
 		for i, step := range m.Timeline {
 			expect.Equal(t, step.Error, want, "failure %d as %s sees it", i, role)
 		}
+		g, err := c.Group(ctx, caller(role), m.Group)
+		must(t, err)
+		expect.Equal(t, fmt.Sprint(g.Recent[0].Error, g.Sample.Text), fmt.Sprint(want, m.Body.Text), "the group as %s sees it", role)
+		expect.Equal(t, strings.Contains(g.Sample.Text, "ann"), role == auth.Admin, "%s sees the body whole", role)
 	}
 }

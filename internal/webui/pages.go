@@ -83,9 +83,21 @@ func (s *server) group(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
+	d := groupData{GroupDetail: g}
+	if g.Sample != nil {
+		d.Text = strings.ToValidUTF8(g.Sample.Text[:min(len(g.Sample.Text), maxSample)], "") // without half a character
+	}
 	return view{template: "group", title: "Error in " + short(60, g.Queue), nav: "/groups",
-		command: command("redrive", "groups", g.ID), data: g}, nil
+		command: command("redrive", "groups", g.ID), data: d}, nil
 }
+
+// groupData is a group with the first maxSample bytes of its newest message's body.
+type groupData struct {
+	inspect.GroupDetail
+	Text string
+}
+
+const maxSample = 1000
 
 // rowsPerPage is how many queues, groups or lines of the ledger a page shows.
 const rowsPerPage = 100

@@ -834,7 +834,9 @@ func TestAGroupHasAPage(t *testing.T) {
 		fmt.Sprintf("<dt>Failures</dt><dd>%d messages %s times", most.Count, most.Value), "1 message not since a replay",
 		`<b>Note:</b> <bdi>gateway incident INC-2231`, html.EscapeString(g.Rule),
 		fmt.Sprintf(`<dt>Type</dt><dd><bdi>%s</bdi> <span class="dim">%d messages</span>`, g.Types[0].Value, g.Types[0].Count),
-		html.EscapeString(g.Newest.Error), `<a href="/queues/` + g.Queue + `">`, `href="/messages?q=state%3Aparked&#43;group%3A` + id + `"`,
+		"<pre class=\"content\" tabindex=\"0\" role=\"group\" aria-label=\"Newest error\">" + html.EscapeString(g.Newest.Error),
+		`<h1><span class="error"><bdi>` + html.EscapeString(g.Error) + `</bdi></span></h1>`, // which no failure changes
+		html.EscapeString(g.Sample.Text[:20]), `<a data-open href="/messages/` + g.Recent[1].Key + `">`, `<a href="/queues/` + g.Queue + `">`, `href="/messages?q=state%3Aparked&#43;group%3A` + id + `"`,
 		`<a href="/messages/` + g.Newest.Key + `">`, `<a href="/messages/` + g.Oldest.Key + `">`,
 		`<button name="verb" value="replay">`, "Discard what waits…", `datetime="` + g.Last.UTC().Format("2006-01-02T15:04:05"), "redrive groups " + id,
 	} {
