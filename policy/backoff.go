@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -79,6 +80,14 @@ func (b Backoff) maxOf(n int) time.Duration {
 		return slices.Max(b.list[:min(n, len(b.list))])
 	}
 	return b.Delay(n) // the others never shrink
+}
+
+// Settles returns the failure, n at most, from which on all delays are the same.
+func (b Backoff) Settles(n int) int {
+	if b.kind == list {
+		return max(1, min(n, len(b.list)))
+	}
+	return 1 + sort.Search(n-1, func(i int) bool { return b.Delay(i+1) == b.Delay(n) }) // the others never shrink
 }
 
 // Max returns the longest delay, after however many failures.

@@ -19,16 +19,21 @@ func TestWaitsOfEachBackoff(t *testing.T) {
 		name string
 		b    Backoff
 		want []time.Duration
+
+		settled int
 	}{
-		{"fixed", Fixed(10 * s), []time.Duration{10 * s, 10 * s, 10 * s, 10 * s}},
-		{"linear", Linear(s, 2*s, 4*s), []time.Duration{s, 3 * s, 4 * s, 4 * s}},
-		{"exponential", Exponential(s, 2, 5*s), []time.Duration{s, 2 * s, 4 * s, 5 * s}},
-		{"list", List(s, 5*s, 2*s), []time.Duration{s, 5 * s, 2 * s, 2 * s}},
-		{"zero", Fixed(0), []time.Duration{0, 0, 0, 0}},
+		{"fixed", Fixed(10 * s), []time.Duration{10 * s, 10 * s, 10 * s, 10 * s}, 1},
+		{"linear", Linear(s, 2*s, 4*s), []time.Duration{s, 3 * s, 4 * s, 4 * s}, 3},
+		{"exponential", Exponential(s, 2, 5*s), []time.Duration{s, 2 * s, 4 * s, 5 * s}, 4},
+		{"list", List(s, 5*s, 2*s), []time.Duration{s, 5 * s, 2 * s, 2 * s}, 3},
+		{"zero", Fixed(0), []time.Duration{0, 0, 0, 0}, 1},
 	} {
 		p := Policy{Attempts: 5, Backoff: c.b}
 		for i, got := range p.Waits() {
 			expect.Equal(t, got, c.want[i], "%s: wait %d", c.name, i+1)
+		}
+		for n, settled := range map[int]int{0: 1, 2: min(2, c.settled), 4: c.settled, MaxAttempts: c.settled} {
+			expect.Equal(t, c.b.Settles(n), settled, "%s: of %d the first that is as the last", c.name, n)
 		}
 	}
 }

@@ -492,6 +492,15 @@ func TestPolicies(t *testing.T) {
 		m.Exhausted != `forward to queue "dead"` || m.Waits[0].Least != "1s" || m.Waits[1].Most != "1h" {
 		t.Errorf("mail: %+v", m)
 	}
+	expect.Equal(t, fmt.Sprintln(o.Total, o.Settled, m.Total, m.Settled), "1m 10s 3 1h 2\n", "in all")
+	mail.Attempts, mail.Backoff = policy.MaxAttempts, policy.List(time.Second, time.Hour, 10*time.Second)
+	many, err := inspect.New(on).Policies(ctx, caller(auth.Viewer))
+	must(t, err)
+	expect.Equal(t, fmt.Sprintln(len(many[1].Waits), many[1].Total), "100 185d 5h\n", "a million attempts, in steps of 16s")
+	mail.Backoff = policy.Fixed(policy.LongestDelay)
+	many, err = inspect.New(on).Policies(ctx, caller(auth.Viewer))
+	must(t, err)
+	expect.Equal(t, many[1].Total, "more than 106751d 23h", "ten years a million times")
 	on.Replicas = func() []inspect.Replica { return nil }
 	if shared, err := inspect.New(on).Policies(ctx, caller(auth.Viewer)); err != nil || shared[0].Way != "redis" || shared[1].Way != "levels" {
 		t.Errorf("with a store that is shared: %+v, %v", shared, err)

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"context"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -30,8 +31,9 @@ type PolicyInForce struct {
 	Rules    []Rule           `json:"rules" doc:"In the order in which they are tried."`
 	Failures int64            `json:"failures" doc:"About which it decided since this service started."`
 	NoError  int64            `json:"without_error" doc:"Of these, without an error text that a rule could match."`
-	// Waits is the delay after each failure but the last.
-	Waits []Wait `json:"waits"`
+	Waits    []Wait           `json:"waits" doc:"The delay after each failure but the last; the first hundred."`
+	Settled  int              `json:"settled" doc:"The failure from which on all waits are the same."`
+	Total    string           `json:"total" doc:"Of all waits, those left out here included, on average."`
 }
 
 // Rule is a rule of a policy.
@@ -186,7 +188,26 @@ func (in *Inspector) inForce(p *policy.Policy) PolicyInForce {
 		f.Waits = append(f.Waits, Wait{Attempt: n, Least: policy.FormatDuration(least),
 			Most: policy.FormatDuration(most)})
 	}
+	f.Settled = p.Backoff.Settles(p.Attempts - 1)
+	f.Total = total(p, way, f.Settled)
 	return f
+}
+
+// total returns the sum of all waits, with the average of jitter. A million waits of years are more than a Duration.
+func total(p *policy.Policy, way delay.Way, settled int) string {
+	var sum float64
+	for n := 1; n < p.Attempts && n <= settled; n++ {
+		least, most := waits(p, way, n)
+		times := 1
+		if n == settled {
+			times = p.Attempts - n
+		}
+		sum += float64(times) * (float64(least) + float64(most)) / 2
+	}
+	if sum >= math.MaxInt64 {
+		return "more than " + policy.FormatDuration(math.MaxInt64)
+	}
+	return policy.FormatDuration(time.Duration(sum).Round(time.Second))
 }
 
 // waits returns the shortest and the longest wait after a failure, as rounded by the way the messages wait.

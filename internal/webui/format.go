@@ -6,6 +6,7 @@ import (
 	"html/template"
 	"math"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +18,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/query"
-	"github.com/redrive-mq/redrive/policy"
 )
 
 // functions are the functions of all templates; respond.go has those that make
@@ -364,11 +364,13 @@ func spark(hours []int64) sparkline {
 	return s
 }
 
-// policyView is a policy with its waits as bars.
+// policyView is a policy with its waits as bars, for all policies beside it that differ in their queues alone.
 type policyView struct {
 	inspect.PolicyInForce
+	Names      []string
 	Bars       []waitBar
-	Total      string
+	More       int  // waits without a bar
+	Same       bool // these are like the last
 	Drawn      bool // what it does in an outage; each takes up to a second
 	Simulation template.HTML
 }
@@ -384,19 +386,31 @@ type waitBar struct {
 	Least, Most float64 // of the longest wait, in percent
 }
 
+// minBars of a policy are drawn, and more only where the waits still change.
+const minBars = 10
+
 func policyBars(p inspect.PolicyInForce) policyView {
-	v := policyView{PolicyInForce: p}
-	var longest, total time.Duration
-	for _, w := range p.Waits {
-		most := duration(w.Most)
-		longest, total = max(longest, most), total+(duration(w.Least)+most)/2
+	v := policyView{PolicyInForce: p, Names: []string{p.Name}}
+	drawn := p.Waits[:min(len(p.Waits), max(p.Settled, minBars))]
+	v.More, v.Same = p.Attempts-1-len(drawn), p.Settled <= len(drawn)
+	var longest time.Duration
+	for _, w := range drawn {
+		longest = max(longest, duration(w.Most))
 	}
-	for _, w := range p.Waits {
+	for _, w := range drawn {
 		share := func(s string) float64 { return 100 * float64(duration(s)) / float64(max(longest, 1)) }
 		v.Bars = append(v.Bars, waitBar{w, share(w.Least), max(share(w.Most), 0.5)})
 	}
-	v.Total = policy.FormatDuration(total.Round(time.Second))
 	return v
+}
+
+// like reports whether a policy differs from this one in its name and queues alone.
+func (v policyView) like(p inspect.PolicyInForce) bool {
+	p.Name, p.Queues = v.Name, v.Queues
+	if len(p.Rules) == 0 {
+		p.Failures, p.NoError = v.Failures, v.NoError // these are shown with rules alone
+	}
+	return reflect.DeepEqual(p, v.PolicyInForce)
 }
 
 // duration reads a duration as policies write it, such as "1m 4s"; 0 for what is none.

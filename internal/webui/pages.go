@@ -221,6 +221,11 @@ func (s *server) policies(r *http.Request, c auth.Caller) (view, error) {
 	all, err := s.console.Policies(r.Context(), c)
 	var views []policyView
 	for _, p := range all {
+		if last := len(views) - 1; last >= 0 && views[last].like(p) {
+			v := &views[last]
+			v.Names, v.Queues = append(v.Names, p.Name), slices.Concat(v.Queues, p.Queues)
+			continue
+		}
 		v := policyBars(p)
 		if v.Drawn = p.Attempts > 1 && p.Name == r.URL.Query().Get("outage"); v.Drawn {
 			v.Simulation = s.Simulation(r.Context(), p.Name)

@@ -959,6 +959,38 @@ func (endless) Policies(ctx context.Context, _ auth.Caller) ([]inspect.PolicyInF
 	return nil, ctx.Err()
 }
 
+type ladders struct {
+	listing
+	all []inspect.PolicyInForce
+}
+
+func (l ladders) Policies(context.Context, auth.Caller) ([]inspect.PolicyInForce, error) { return l.all, nil }
+
+// Policies beside each other that differ in their queues alone are drawn once, and waits that stay the same not at all.
+func TestEqualPoliciesAreDrawnOnce(t *testing.T) {
+	var l ladders
+	for i := range 13 {
+		p := inspect.PolicyInForce{Name: fmt.Sprint("p", i), Queues: []string{fmt.Sprint("queue.", i)}, Attempts: 1_000_000,
+			Jitter: "none", Settled: 3, Total: "115d 17h", Failures: int64(i)}
+		for n := range 100 {
+			p.Waits = append(p.Waits, inspect.Wait{Attempt: n + 1, Least: "10s", Most: "10s"})
+		}
+		l.all = append(l.all, p)
+	}
+	page := shown(l, "/policies")
+	expect.Equal(t, strings.Count(page, `class="card policy"`), 1, "cards")
+	expect.Equal(t, strings.Count(page, `class="most"`), 10, "bars")
+	expect.Contains(t, page, "the policies", `<bdi>p0</bdi>, <bdi>p1</bdi>`, `<code><bdi>queue.12</bdi></code>`,
+		"; 115d 17h in all</caption>", "and 999,989 waits more, like the last")
+	for i := range l.all {
+		l.all[i].Settled = 100
+	}
+	l.all[5].Attempts = 7
+	page = shown(l, "/policies")
+	expect.Equal(t, strings.Count(page, `class="card policy"`), 3, "cards where the sixth is another")
+	expect.Equal(t, strings.Count(page, `class="most"`), 300, "bars where all waits differ")
+}
+
 // A page that still loads is marked in the navigation.
 func TestALoadingPageKeepsItsTab(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
