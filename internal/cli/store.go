@@ -16,6 +16,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/server"
@@ -240,7 +241,7 @@ administrator may, and the service of the old store must not run any more.`,
 				fmt.Fprintf(w, "%s here, and skipped; --even-if-kept imports what is kept a second time\n",
 					plural(done.Kept, "message still waits or is parked", "messages still wait or are parked"))
 			}
-			for _, q := range slices.Sorted(maps.Keys(done.Queues)) {
+			for _, q := range slices.SortedFunc(maps.Keys(done.Queues), hint.Natural) {
 				fmt.Fprintf(w, "%s\t%s\n", cell(q), count(done.Queues[q]))
 			}
 		})

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // Kind is a kind of condition, as the API names it.
@@ -141,7 +143,7 @@ func (c *Condition) name() string {
 }
 
 // compare orders conditions as people read them.
-func compare(a, b Condition) int { return strings.Compare(a.name(), b.name()) }
+func compare(a, b Condition) int { return hint.Natural(a.name(), b.name()) }
 
 // Lines returns the line of each condition.
 func Lines(all []Condition) []string {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -108,7 +109,7 @@ func examine(s *Scene, checks []Check) Report {
 			}
 		}
 	}
-	slices.SortStableFunc(r.Findings, func(a, b Finding) int { return cmp.Compare(a.Queue, b.Queue) })
+	slices.SortStableFunc(r.Findings, func(a, b Finding) int { return hint.Natural(a.Queue, b.Queue) })
 	return r
 }
 

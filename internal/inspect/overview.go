@@ -431,7 +431,7 @@ func (in *Inspector) slots(ctx context.Context, queues []store.QueueCount, now t
 
 // fuller orders queues by how many messages wait, the most first.
 func fuller(a, b store.QueueCount) int {
-	return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(a.Queue, b.Queue))
+	return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), hint.Natural(a.Queue, b.Queue))
 }
 
 // ThrottleView is how the retries of a queue are limited just now, as people see it; what limits

@@ -429,7 +429,7 @@ func TestQueuesArePaged(t *testing.T) {
 	s := memstore.New()
 	names := []string{"", "\xbe\xff"}
 	for i := range 2*inspect.MostQueues + 300 {
-		names = append(names, fmt.Sprintf("invented.%05d", i))
+		names = append(names, fmt.Sprintf("invented.%d.x", i))
 	}
 	var all []*store.Record
 	for _, name := range names {
@@ -461,6 +461,9 @@ func TestQueuesArePaged(t *testing.T) {
 			expect.Equal(t, n, 1, "%q is on … pages", name)
 		}
 	}
+	first, _, err := d.Queues(ctx, caller(auth.Viewer), "", 4)
+	must(t, err)
+	expect.Equal(t, first[2].Name+" "+first[3].Name, "invented.1.x invented.2.x", "the first that are invented")
 	if _, _, err := d.Queues(ctx, caller(auth.Viewer), "!", 0); err == nil {
 		t.Error("a page that none ends with was given")
 	}

@@ -375,13 +375,13 @@ func (s *visibleQueues) topQueues() []store.QueueCount {
 		}
 	}, func(a, b ranked) int {
 		return cmp.Or(cmp.Compare(b.restricted, a.restricted), cmp.Compare(b.failed, a.failed),
-			cmp.Compare(b.Waiting+b.Parked, a.Waiting+a.Parked), cmp.Compare(a.Queue, b.Queue))
+			cmp.Compare(b.Waiting+b.Parked, a.Waiting+a.Parked), hint.Natural(a.Queue, b.Queue))
 	})
 	some := make([]store.QueueCount, len(found))
 	for i := range found {
 		some[i] = found[i].QueueCount
 	}
-	slices.SortFunc(some, func(a, b store.QueueCount) int { return cmp.Compare(a.Queue, b.Queue) })
+	slices.SortFunc(some, func(a, b store.QueueCount) int { return hint.Natural(a.Queue, b.Queue) })
 	return some
 }
 
@@ -469,7 +469,7 @@ func (in *Inspector) counts(ctx context.Context) ([]store.QueueCount, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(counts, func(a, b store.QueueCount) int { return cmp.Compare(a.Queue, b.Queue) })
+	slices.SortFunc(counts, func(a, b store.QueueCount) int { return hint.Natural(a.Queue, b.Queue) })
 	if t.counts = nil; len(counts) > MostQueues {
 		t.counts = counts
 		t.until = time.Now().Add(min(maxCountAge, countReuse*time.Since(began)))
@@ -513,11 +513,11 @@ func (in *Inspector) queuesOf(
 			}
 		}
 	}
-	slices.SortFunc(seen, func(a, b store.QueueCount) int { return cmp.Compare(a.Queue, b.Queue) })
+	slices.SortFunc(seen, func(a, b store.QueueCount) int { return hint.Natural(a.Queue, b.Queue) })
 	return seen, nil
 }
 
-func byQueue(n store.QueueCount, name string) int { return cmp.Compare(n.Queue, name) }
+func byQueue(n store.QueueCount, name string) int { return hint.Natural(n.Queue, name) }
 
 // firstInOrder returns the n that come first in an order, without sorting all: there may be a
 // hundred thousand.
@@ -549,7 +549,7 @@ func pageOf[T any](all []T, name func(T) string, after string, limit int) (page 
 		if err != nil {
 			return nil, "", fmt.Errorf("%w: after is %q, which no page ends with", ErrInvalid, after)
 		}
-		all = all[sort.Search(len(all), func(i int) bool { return "."+name(all[i]) > string(last) }):]
+		all = all[sort.Search(len(all), func(i int) bool { return hint.Natural("."+name(all[i]), string(last)) > 0 }):]
 	}
 	if limit <= 0 || limit > MostQueues {
 		limit = MostQueues

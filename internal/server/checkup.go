@@ -3,11 +3,11 @@ package server
 import (
 	"context"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/doctor"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
@@ -101,7 +101,7 @@ func (c *checkup) run(ctx context.Context) {
 				}
 			}
 		}
-		slices.SortStableFunc(is.Findings, func(a, b inspect.Finding) int { return strings.Compare(a.Queue, b.Queue) })
+		slices.SortStableFunc(is.Findings, func(a, b inspect.Finding) int { return hint.Natural(a.Queue, b.Queue) })
 		c.last.Store(is)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -259,7 +260,7 @@ func (f *followers) addTo(
 		q.Follow = &state
 		list = append(list, q)
 	}
-	slices.SortFunc(list, func(a, b operations.DeadLetterQueue) int { return strings.Compare(a.Queue, b.Queue) })
+	slices.SortFunc(list, func(a, b operations.DeadLetterQueue) int { return hint.Natural(a.Queue, b.Queue) })
 	return list, nil
 }
 

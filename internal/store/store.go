@@ -14,7 +14,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -400,6 +399,6 @@ func Lines(by SumsBy) []LedgerLine {
 			lines = append(lines, LedgerLine{queue, *sums})
 		}
 	}
-	slices.SortFunc(lines, func(a, b LedgerLine) int { return cmp.Compare(a.Queue, b.Queue) })
+	slices.SortFunc(lines, func(a, b LedgerLine) int { return hint.Natural(a.Queue, b.Queue) })
 	return lines
 }

@@ -964,7 +964,9 @@ type ladders struct {
 	all []inspect.PolicyInForce
 }
 
-func (l ladders) Policies(context.Context, auth.Caller) ([]inspect.PolicyInForce, error) { return l.all, nil }
+func (l ladders) Policies(context.Context, auth.Caller) ([]inspect.PolicyInForce, error) {
+	return l.all, nil
+}
 
 // Policies beside each other that differ in their queues alone are drawn once, and waits that stay the same not at all.
 func TestEqualPoliciesAreDrawnOnce(t *testing.T) {
@@ -1229,14 +1231,15 @@ func TestAHeadingSortsAPage(t *testing.T) {
 		{shown(queues, "/queues?sort=-waiting&did=x"), `<th scope="col" class="n" aria-sort="descending"><a href="/queues?sort=waiting" title="Sort by this">Waiting</a></th>`},
 		{shown(queues, "/queues?sort=-name"), `<a href="/queues?" title="Sort by this">Queue`},
 		{shown(queues, "/queues?after=x"), `<a href="/queues?after=x&amp;sort=-waiting" title="Sort this page by this">`},
-		{shown(queues, "/queues?after=x&sort=-ready"), `>Sorted within this page alone.<`},
+		{shown(queues, "/queues?after=x&sort=-ready"), `</span>Sorted within this page.</caption>`},
 		{shown(s, "/groups?state=all&q=queue:*&sort=-last"), `<a href="/groups?q=queue%3A%2A&amp;sort=-parked&amp;state=all" title`},
 		{shown(s, "/groups?state=all&q=queue:*&sort=-last"), `<a href="/groups?q=queue%3A%2A&amp;sort=-last&amp;state=ignored">Ignored <span class="total">0</span></a>`},
 		{shown(s, "/groups?state=all&q=queue:*&sort=-last"), `<input type="hidden" name="sort" value="-last">`},
 		{shown(s, "/messages?q=state:parked"), `aria-sort="descending"><a href="/messages?q=state%3Aparked&amp;sort=next" title="Sort by this">Parked</a>`},
 		{shown(s, "/messages?q=state:waiting"), `>Due</a>`},
 		{shown(s, "/messages?q=state:waiting+due:<9h"), `aria-sort="ascending"><a href="/messages?q=state%3Awaiting+due%3A%3C9h&amp;sort=-next" title="Sort by this">Due</a>`},
-		{shown(s, "/messages?q=state:waiting+due:<9h"), "that the query finds, soonest first<"},
+		{shown(s, "/messages?q=state:waiting+due:<9h&columns=queue"), "<caption>Messages that the query finds, soonest first<"},
+		{shown(s, "/groups"), "<caption>Groups of failures, those with the most messages first<"},
 		{shown(s, "/messages?q="), `>State</a>`},
 	} {
 		if !strings.Contains(c.page, c.want) {

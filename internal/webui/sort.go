@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
@@ -101,7 +102,7 @@ const (
 )
 
 func (k sortKey) compare(o sortKey) int {
-	return cmp.Or(cmp.Compare(k.rank, o.rank), cmp.Compare(k.number, o.number), cmp.Compare(k.text, o.text))
+	return cmp.Or(cmp.Compare(k.rank, o.rank), cmp.Compare(k.number, o.number), hint.Natural(k.text, o.text))
 }
 
 func keyOf(v any) sortKey {
