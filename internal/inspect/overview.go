@@ -185,6 +185,11 @@ func (o *Overview) judge() {
 		o.Verdict = fmt.Sprintf("%d messages were parked in the last minute", parked)
 	default:
 		o.Verdict, o.Well = "nothing is wrong", true
+		if o.Parked == 1 {
+			o.Verdict += ", but 1 message is parked and waits for a person"
+		} else if o.Parked > 1 {
+			o.Verdict += ", but " + hint.Thousands(fmt.Sprint(o.Parked)) + " messages are parked and wait for a person"
+		}
 	}
 }
 

@@ -459,6 +459,7 @@ type overviewData struct {
 	Chart     chart
 	Slots     []slot
 	Failing   []inspect.Queue // those with the most trouble first
+	AllQueues int
 	HeldBack  []inspect.Queue // those whose retries are held back
 	UnderWay  []operations.Operation
 	Adoptable []operations.DeadLetterQueue
@@ -511,7 +512,7 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	d := overviewData{Overview: o, Chart: flowChart(o.Hour, o.Now, time.Minute)}
+	d := overviewData{Overview: o, Chart: flowChart(o.Hour, o.Now, time.Minute), AllQueues: len(o.Queues) + o.MoreQueues}
 	if d.UnderWay, err = s.console.Operations(r.Context(), c); err != nil {
 		return view{}, err
 	}

@@ -946,6 +946,31 @@ func TestThePagesWarnOfASilentManagementAPI(t *testing.T) {
 	}
 }
 
+type well struct {
+	listing
+	parked int64
+}
+
+func (w well) Overview(context.Context, auth.Caller) (inspect.Overview, error) {
+	return inspect.Overview{Ready: true, Well: true, Verdict: "nothing is wrong, as told", Parked: w.parked, Queues: w.queues,
+		MoreQueues: 11}, nil
+}
+
+func (well) Ledger(context.Context, auth.Caller, bool, string, int) (inspect.Ledger, error) {
+	return inspect.Ledger{}, nil
+}
+
+// The verdict stands on the pages as it is given, and is not an all-clear while messages are parked.
+func TestThePagesSayTheVerdict(t *testing.T) {
+	for parked, class := range map[int64]string{0: "good", 7: "info"} {
+		for target, begins := range map[string]string{"/": "<b>Nothing", "/health": "<b>Ready.</b> Nothing"} {
+			page := shown(well{list(inspect.Queue{Name: "a", Failed: 1}, inspect.Queue{Name: "b"}), parked}, target)
+			expect.Contains(t, page, target, `<p class="wrong `+class+`">`+begins+" is wrong, as told.")
+			expect.Equal(t, strings.Contains(page, `<p><a href="/queues">All 13 queues</a></p>`), target == "/", "%s leads to all queues", target)
+		}
+	}
+}
+
 // A queue without consumers stands out on its own page as in the list.
 func TestAQueuesPageMarksThatItHasNoConsumers(t *testing.T) {
 	expect.Contains(t, shown(webtest.Stocked(inspect.Config{}), "/queues/search.index"), "the page",

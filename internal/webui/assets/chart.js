@@ -33,7 +33,7 @@ if (window.uPlot) document.querySelectorAll(".chart").forEach((flow) => {
       width: box.clientWidth, height: 200, legend: { show: false }, padding: [8, 22, 0, 0],
       cursor: { y: false, drag: { x: false, y: false } },
       scales: { x: { time: true }, y: { range: (u, min, max) => [0, Math.max(4, max * 1.08)] } },
-      axes: [{ ...axis, space: 70, values: (u, ts) => ts.map((t) => new Date(t * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false })), size: 28 }, { ...axis, size: 44 }],
+      axes: [{ ...axis, space: 70, values: (u, ts) => ts.map((t) => new Date(t * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false })), size: 28 }, { ...axis, size: (u, values) => Math.max(44, ...(values ?? []).map((v) => 16 + 7 * v.length)) }],
       series: [{}, line("failed", "--failed-line"), line("retried", "--retried-line", [8, 5]), line("parked", "--parked-line", [3, 5])],
       hooks: { setCursor: [(u) => {
         const i = u.cursor.idx;
