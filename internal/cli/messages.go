@@ -512,7 +512,12 @@ ones. To see a group's messages: redrive messages list group:ID`,
 		if err != nil {
 			return err
 		}
-		return listColumns(p, all, all.Groups, inspect.GroupColumns)
+		err = listColumns(p, all, all.Groups, inspect.GroupColumns)
+		if err == nil && len(all.Groups) > 0 && p.format == "table" {
+			fmt.Fprintf(p.out, "\nMore about the first, and its messages:\n  redrive groups %[1]s\n"+
+				"  redrive messages list group:%[1]s\n", plain(all.Groups[0].ID))
+		}
+		return err
 	})
 	c.AddCommand(p.groupsNote())
 	return p.watched(p.withOutput(c))
@@ -522,8 +527,8 @@ ones. To see a group's messages: redrive messages list group:ID`,
 func groupDetail(w io.Writer, g inspect.GroupDetail) {
 	all := [][2]string{{"ID", g.ID}, {"Queue", g.Queue}, {"Waiting", count(g.Waiting)}, {"Parked", count(g.Parked)},
 		{"Discarded", count(g.Discarded)}, {"First", timeText(&g.First)}, {"Last", timeText(&g.Last)},
-		{"Last 24 h", spark(g.Hours)}, {"Grouped as", cmp.Or(g.Error, strings.TrimSpace(g.Reason+" "+g.Type))},
-		{"Note", g.Note}, {"State", strings.TrimPrefix(g.StateWas+", reopened: ", ", reopened: ") + g.State},
+		{"Failed", g.Trend()}, {"Grouped as", g.What()},
+		{"Note", g.Note}, {"State", g.StateText()},
 		{"Set by", g.StateBy}, {"Set at", timeText(g.StateAt)}, {"Ticket", g.StateNote}}
 	if g.Newest != nil {
 		all = append(all, [2]string{"Newest error", g.Newest.Error},
@@ -535,7 +540,12 @@ func groupDetail(w io.Writer, g inspect.GroupDetail) {
 	if g.Bounded {
 		all = append(all, [2]string{"Looked at", "the newest " + count(g.Looked) + ", for what follows"})
 	}
-	pairs(w, append(all, [2]string{"Types", shares(g.Types)}, [2]string{"Failures", shares(g.Attempts)}))
+	all = append(all, [2]string{"Types", shares(g.Types)}, [2]string{"Failures", shares(g.Attempts)},
+		[2]string{"Messages", "redrive messages list group:" + g.ID})
+	if g.Parked > 0 {
+		all = append(all, [2]string{"Then replay", "redrive replay 'state:parked group:" + g.ID + "' --canary 1"})
+	}
+	pairs(w, all)
 }
 
 func shares(all []inspect.Share) string {
@@ -544,20 +554,6 @@ func shares(all []inspect.Share) string {
 		texts = append(texts, fmt.Sprintf("%s × %s", s.Value, count(s.Count)))
 	}
 	return strings.Join(texts, ", ")
-}
-
-func spark(hours []int64) string {
-	if len(hours) == 0 {
-		return "-"
-	}
-	most := max(slices.Max(hours), 1)
-	bars := make([]rune, len(hours))
-	for i, n := range hours {
-		if bars[i] = '·'; n > 0 {
-			bars[i] = []rune("▁▂▃▄▅▆▇█")[min(7, n*8/(most+1))]
-		}
-	}
-	return string(bars)
 }
 
 func (p *program) groupsNote() *cobra.Command {

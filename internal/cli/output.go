@@ -167,8 +167,6 @@ func valueText(v any, now time.Time) string {
 			return v.Held
 		}
 		return untilText(v.Time, now)
-	case []int64:
-		return spark(v)
 	}
 	return fmt.Sprint(v)
 }
@@ -321,26 +319,20 @@ func lineOf(widths []int) int {
 	return total
 }
 
-// fit makes the table as wide as a line at most: columns of long text go below their rows, the longest first, those
-// without a value go, others go in the order of Column.Narrow, and then the widest are cut. It returns the headings of
-// those that are gone.
+// fit makes the table as wide as a line at most: columns without a value go, those of long text go below their rows,
+// others go in the order of Column.Narrow, and then the widest are cut. It returns the headings of those that are gone
+// though they have values.
 func (t *table) fit(width int) (left []string) {
 	widths, fair, worst := t.measure()
 	for lineOf(fair) > width && len(t.narrow) > 0 {
 		last := slices.Max(t.narrow)
 		c := slices.Index(t.narrow, last)
-		for other, narrow := range t.narrow {
-			if narrow == inspect.Below && last == narrow && widths[other] > widths[c] {
-				c = other
-			}
-		}
-		if none := t.empty(); none > 0 && last != inspect.Below {
+		if none := t.empty(); none > 0 {
 			c = none
 		} else if last <= 0 {
 			break
-		}
-		if head := t.rows[0][c]; t.narrow[c] != inspect.Below {
-			left = append(left, head)
+		} else if last != inspect.Below {
+			left = append(left, t.rows[0][c])
 		}
 		t.remove(c)
 		widths, fair, worst = t.measure()
@@ -401,19 +393,20 @@ func (t *table) empty() int {
 // remove takes a column away, or moves it below its rows.
 func (t *table) remove(column int) {
 	var all [][]string
-	below, head := t.narrow[column] == inspect.Below, strings.ToLower(t.rows[0][column])
-	for i, row := range t.rows {
-		if len(row) <= column || len(row) == 1 {
-			all = append(all, row)
-			continue
+	below, head, note := t.narrow[column] == inspect.Below, strings.ToLower(t.rows[0][column]), ""
+	for i, row := range append(t.rows, nil) {
+		if len(row) != 1 && note != "" { // after the other lines of its row
+			all, note = append(all, []string{noteIndent + head + ": " + note}), ""
 		}
-		text := row[column]
-		all = append(all, slices.Delete(row, column, column+1))
-		if below && i > 0 && text != "" && text != "-" && text != asUsual {
-			all = append(all, []string{noteIndent + head + ": " + text})
+		if len(row) > 1 && len(row) > column {
+			if text := row[column]; below && i > 0 && text != "-" && text != asUsual {
+				note = text
+			}
+			row = slices.Delete(row, column, column+1)
 		}
+		all = append(all, row)
 	}
-	t.rows, t.narrow = all, slices.Delete(t.narrow, column, column+1)
+	t.rows, t.narrow = all[:len(all)-1], slices.Delete(t.narrow, column, column+1)
 }
 
 // room is how many characters of a line are left for text that wraps; 0: any number.

@@ -463,8 +463,12 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 		"queues": {func(w io.Writer) { rows(w, queueColumns(now), []inspect.Queue{queue}, now) },
 			[]string{"^QUEUE +CONSUMERS +READY +WAITING +PARKED +NEXT DUE +POLICY$", "warehouse\nLeft out: KIND, DISCARDED, UNACKED;"}},
 		"groups": {func(w io.Writer) {
-			rows(w, inspect.GroupColumns, []inspect.Group{{ID: "5a1f0c2b9e3d4a76", Queue: queue.Name, Error: why, First: now, Last: now, Note: "ticket 4711"}}, now)
-		}, []string{"^5a1f0c2b9e3d4a76 +" + queue.Name, "^    what: the card", "^    note: ticket 4711$"}},
+			rows(w, inspect.GroupColumns, []inspect.Group{{ID: "5a1f0c2b9e3d4a76", Queue: queue.Name, Error: why, First: now, Last: now,
+				Hours: []int64{0, 0, 0, 1, 1200}, Note: "ticket 4711",
+				GroupState: inspect.GroupState{State: inspect.Acknowledged, StateNote: "by Ann"}}}, now)
+		}, []string{"^ID +QUEUE +WAITING +PARKED +LAST +NOTE$", "^5a1f0c2b9e3d4a76 +" + queue.Name + " +0 +0 +now +ticket 4711$",
+			"(?s)\n    what: the card.*\n    failed: 1,201 in 24 h, new; since 20[^\n]+UTC\n" +
+				"    state: acknowledged; by Ann\n$"}},
 		"ledger": {func(w io.Writer) {
 			rows(w, inspect.LedgerColumns, []inspect.LedgerLine{{Queue: queue.Name, In: 1e6}}, now)
 		}, []string{"^QUEUE +IN .*UNACCOUNTED$"}},
@@ -472,7 +476,7 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 			rows(w, operations.Columns, []operations.Operation{{Plan: operations.Plan{ID: oneID, Query: why}, State: "finished"}}, now)
 		}, []string{"^" + oneID, "^    on: the card"}},
 		"audit": {func(w io.Writer) {
-			rows(w, auditColumns, []audit.Entry{{At: now, Who: "dana", Did: "operation.start", On: why}}, now)
+			rows(w, auditColumns, []audit.Entry{{At: now, Who: "dana", Did: "operation.start", Outcome: "done", On: why}}, now)
 		}, []string{"^AT +WHO .*OUTCOME", "^    on: the card"}},
 		"paused queues": {func(w io.Writer) {
 			paused := queue
@@ -481,7 +485,7 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 		}, []string{"^    retries: paused now by dana$"}},
 		"parked messages": {func(w io.Writer) {
 			rows(w, inspect.MessageColumns, []inspect.Message{{ID: oneID, Queue: queue.Name, State: "parked", Attempt: 3, Error: "no stock", ParkedFor: "it failed 3 times"}}, now)
-		}, []string{"^ID +QUEUE +STATE +ATTEMPT$", "^    why: no stock; it failed 3 times$", "^Left out: DUE, REASON, SIZE; "}},
+		}, []string{"^ID +QUEUE +STATE +ATTEMPT$", "^    why: no stock; it failed 3 times$", "^Left out: SIZE; "}},
 		"headers": {func(w io.Writer) {
 			detail(w, inspect.Detail{Message: inspect.Message{ID: oneID}, Headers: []inspect.Header{{Name: "x-forwarded-original-routing-key-of-shop", Type: "string", From: "RabbitMQ", Value: why}}}, now)
 		}, []string{"^x-forwarded-original-routing-key-of-shop  string  RabbitMQ  the card was$", "^ {60}declined the card$"}},
@@ -688,7 +692,7 @@ func TestAQueueIsShownWhole(t *testing.T) {
 		`^Queue +orders eu$`, `^Parked +1,204$`, `^Next due +in 1m$`, `^Wrong now +the queue is full \(since 2023-11-14 21:13:20 UTC\)$`,
 		`^Last minute +7 failed, 0 retried, 0 parked$`, `^Policy +all$`, `^Applies because +orders \* matches the queue$`,
 		`^Backoff +10s, jitter none$`, `^Limits +none: retried as soon as due$`, `^max_age +2h$`,
-		`^ID +WAITING +PARKED .* WHAT +NOTE$`, `^5a1f0c2b9e3d4a76 +0 +900 .* card declined`,
+		`^ID +WAITING +PARKED +LAST +WHAT +FAILED +STATE +NOTE$`, `^5a1f0c2b9e3d4a76 +0 +900 .* card declined`,
 		`^and 11 more: redrive groups 'queue:"orders eu"'$`, `^Due next:$`, `^` + oneID + ` +\? +in 1m .* no stock$`,
 	} {
 		if !regexp.MustCompile("(?m)" + want).MatchString(shown) {
@@ -715,9 +719,11 @@ func TestAGroupIsShownWhole(t *testing.T) {
 		Types: []inspect.Share{{Value: "Paid", Count: 900}, {Value: "Sent", Count: 100}}, Looked: 1000, Bounded: true,
 	}
 	shown := text(func(w io.Writer) { groupDetail(w, g) })
+	parked := "'state:parked group:5a1f0c2b9e3d4a76'"
 	for _, want := range []string{
 		`^Parked +1,204$`, `^First +2023-11-14 22:13:20 UTC$`, `^Newest error +card 4711 declined$`, `^Grouped as +card # declined$`,
 		`^State +resolved, reopened: open$`, `^Set by +ann$`, `^Ticket +ticket 7$`, `^Types +Paid × 900, Sent × 100$`, `^Oldest +redrive messages show ` + oneID + `\.2$`, `^Looked at +the newest 1,000, for what follows$`,
+		`^Messages +redrive messages list group:5a1f0c2b9e3d4a76$`, `^Then replay +redrive replay ` + parked + ` --canary 1$`,
 	} {
 		if !regexp.MustCompile("(?m)" + want).MatchString(shown) {
 			t.Errorf("%q is not in\n%s", want, shown)

@@ -30,7 +30,7 @@ type Ahead struct {
 	Held string
 }
 
-// Of returns the column's value: a text, a number, a time, an Ahead, or numbers for each hour. Nil: not known.
+// Of returns the column's value: a text, a number, a time, or an Ahead. Nil: not known.
 func (c Column[T]) Of(v T) any {
 	if c.Value != nil {
 		return c.Value(v)

@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/errorgroup"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -101,6 +102,11 @@ func (s GroupState) Lately(g *store.GroupCount, now time.Time) GroupState {
 	return s
 }
 
+// StateText describes the state for people.
+func (s GroupState) StateText() string {
+	return strings.TrimPrefix(s.StateWas+", reopened: ", ", reopened: ") + s.State
+}
+
 // passes reports whether a list has a group of that state. The filter is a state, AllStates, or "": all but
 // ignored and resolved.
 func (s GroupState) passes(filter string) bool {
@@ -181,19 +187,53 @@ func (in *Inspector) topGroups(groups []store.GroupCount, set map[string]GroupSt
 
 // GroupColumns show groups on the command line.
 var GroupColumns = []Column[Group]{
-	{Field: "ID"}, {Field: "Queue"}, {Field: "Waiting"}, {Field: "Parked"},
-	{Head: "Failed 24 h", Value: func(g Group) any {
-		n := int64(0)
-		for _, of := range g.Hours {
-			n += of
+	{Field: "ID"}, {Field: "Queue"}, {Field: "Waiting"}, {Field: "Parked"}, {Field: "Last", Narrow: 1},
+	{Head: "What", Narrow: Below, Value: func(g Group) any { return g.What() }},
+	{Head: "Failed", Narrow: Below, Value: func(g Group) any {
+		return g.Trend() + "; since " + g.First.UTC().Format("2006-01-02 15:04 UTC")
+	}},
+	{Field: "State", Narrow: Below, Value: func(g Group) any {
+		if g.State == Open && g.StateWas == "" {
+			return ""
 		}
-		return n
-	}}, {Field: "First", Narrow: 3}, {Field: "Last", Narrow: 1}, {Head: "Last 24 h", Field: "Hours", Narrow: 2},
-	{Field: "State", Narrow: 4},
-	{Head: "What", Narrow: Below, Value: func(g Group) any {
-		return cmp.Or(g.Error, strings.TrimSuffix(g.Reason+" "+g.Type, " "))
+		return strings.TrimSuffix(g.StateText()+"; "+g.StateNote, "; ")
 	}},
 	{Field: "Note", Narrow: Below},
+}
+
+// What returns what the group's failures have in common.
+func (g Group) What() string {
+	if g.Error != "" {
+		return g.Error
+	}
+	return strings.TrimPrefix(strings.TrimSuffix(g.Reason+", type "+g.Type, ", type "), ", ") + ", without an error text"
+}
+
+// Trend returns how often it failed lately, compared with the hours before.
+func (g Group) Trend() string {
+	var all, lately, before int64
+	for i, n := range g.Hours {
+		switch all += n; {
+		case i >= len(g.Hours)-3:
+			lately += n
+		case i >= len(g.Hours)-6:
+			before += n
+		}
+	}
+	how := "steady"
+	switch {
+	case all == 0:
+		return "not in the last 24 h"
+	case lately == 0:
+		how = "not in the last 2 h"
+	case lately == all && g.Last.Sub(g.First) < 3*time.Hour:
+		how = "new"
+	case lately > 2*before:
+		how = "rising"
+	case 2*lately < before:
+		how = "falling"
+	}
+	return hint.Thousands(strconv.FormatInt(all, 10)) + " in 24 h, " + how
 }
 
 // GroupPage is a page of groups.

@@ -259,6 +259,24 @@ func TestAPlaceThatIsNone(t *testing.T) {
 	})
 }
 
+// A group says in words whether it gets worse.
+func TestTheTrendOfAGroup(t *testing.T) {
+	for hours, want := range map[[7]int64]string{
+		{}:                      "not in the last 24 h",
+		{9, 1000}:               "1,009 in 24 h, not in the last 2 h",
+		{0, 0, 0, 0, 3, 3, 1}:   "7 in 24 h, new",
+		{5, 1, 2, 1, 3, 3, 3}:   "18 in 24 h, rising",
+		{0, 9, 9, 9, 9, 1, 1}:   "38 in 24 h, falling",
+		{0, 60, 60, 60, 60, 60}: "300 in 24 h, steady",
+		{10, 0, 0, 0, 10, 0, 0}: "20 in 24 h, rising",
+	} {
+		expect.Equal(t, inspect.Group{Hours: hours[:]}.Trend(), want, "%v", hours)
+	}
+	old := inspect.Group{Hours: []int64{0, 0, 0, 0, 0, 7}, First: long, Last: long.Add(240 * time.Hour)}
+	expect.Equal(t, old.Trend(), "7 in 24 h, rising", "one that came back")
+	expect.Equal(t, inspect.Group{Reason: "rejected", Type: "paid"}.What(), "rejected, type paid, without an error text", "it has")
+}
+
 // One group is shown with its newest error as it came, times to the second, and what its messages have in common.
 func TestOneGroup(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
