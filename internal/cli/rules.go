@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -30,7 +31,8 @@ func (p *program) rulesTry() *cobra.Command {
 		Short: "Show what the rules of a config file would have decided",
 		Long: `It asks each rule about the latest failure of each message that the query finds, as if it
 had just happened; without a query, of all that wait or are parked. Retention counts what
-it would discard now, groups with a note included. Nothing is changed. The messages come
+it would discard now, groups with a note included. CHANGES are those that would not be as
+they are, such as parked ones that would be retried. Nothing is changed. The messages come
 from the service as redrive export has them, so the audit log has an entry.`,
 		Example: `  redrive rules try --config new.yaml
   redrive rules try --config new.yaml 'queue:orders.* state:parked'`,
@@ -60,6 +62,7 @@ from the service as redrive export has them, so the audit log has an entry.`,
 
 type trial struct {
 	Messages int64       `json:"messages"`
+	Changed  int64       `json:"changed"` // would not be as they are: waiting or parked
 	Rules    []triedRule `json:"rules"`
 
 	policies policy.Set
@@ -75,6 +78,8 @@ type triedRule struct {
 	Then     string `json:"then"`
 	Messages int64  `json:"messages"`
 	Example  string `json:"example,omitempty"`
+	// Changes count those that would not be as they are, such as "parked to retry".
+	Changes map[string]int64 `json:"changes,omitempty"`
 }
 
 func newTrial(cfg *config.Config) (t *trial, err error) {
@@ -112,7 +117,7 @@ func (t *trial) run(ctx context.Context, client httpapi.Client, query string, me
 		}
 		t.try(ctx, r)
 		if meter.draws {
-			meter.show(count(t.Messages)+" messages", false)
+			meter.show(messages(t.Messages), false)
 		}
 		return nil
 	}})
@@ -123,17 +128,19 @@ func (t *trial) run(ctx context.Context, client httpapi.Client, query string, me
 }
 
 func (t *trial) try(ctx context.Context, r *store.Record) {
-	of, rule := "", ""
+	of, rule, then := "", "", policy.Park
 	p, ok := t.policies.Match(r.Queue)
 	if ok {
 		f := policy.Failure{Queue: r.Queue, Reason: r.Reason, Attempt: max(1, r.Failures), Replays: r.Replays,
 			Error: r.Error, Message: &r.Message, FirstFailed: r.FirstFailed, At: r.FailedAt,
 			Decoded: func() any { return t.decoder.Decode(ctx, inspect.BodyOf(r)) }}
-		of = p.Name
-		decides, _ := p.RuleFor(&f)
+		if why, asked := strings.CutPrefix(r.ParkedFor, "its consumer parked it: "); asked {
+			f.Park = why
+		}
+		v := p.Decide(f)
+		of, rule, then = p.Name, v.Rule, v.Action
 		for i := range p.Rules {
-			if i == decides {
-				rule = p.RuleName(i)
+			if p.RuleName(i) == rule {
 				break
 			}
 			if p.Rules[i].Then.Action == policy.Undecided && p.Rules[i].When.Matches(&f) { // says how important it is
@@ -141,11 +148,25 @@ func (t *trial) try(ctx context.Context, r *store.Record) {
 			}
 		}
 	}
-	t.count(of, rule, r)
+	one := t.count(of, rule, r)
+	if then != doneAs[r.State] {
+		t.Changed++
+		one.becomes(then, r)
+	}
 	if ok && p.Retention > 0 && r.State == store.Parked && time.Since(r.Due) > p.Retention {
-		t.count(of, retention, r)
+		t.count(of, retention, r).becomes(policy.Discard, r)
 	}
 	t.Messages++
+}
+
+// doneAs is what was decided about a message in each state.
+var doneAs = map[store.State]policy.Action{store.Waiting: policy.Retry, store.Discarded: policy.Discard}
+
+func (r *triedRule) becomes(then policy.Action, m *store.Record) {
+	if r.Changes == nil {
+		r.Changes = map[string]int64{}
+	}
+	r.Changes[inspect.StateName(m.State)+" to "+then.String()]++
 }
 
 func notifies(i policy.Importance) string {
@@ -158,17 +179,29 @@ func notifies(i policy.Importance) string {
 // retention stands for a rule in the line of a policy's retention.
 const retention = "(retention)"
 
-func (t *trial) count(policy, rule string, r *store.Record) {
+func (t *trial) count(policy, rule string, r *store.Record) *triedRule {
 	one := &t.Rules[t.at[policy+"\n"+rule]]
 	one.Messages++
 	one.Example = cmp.Or(one.Example, r.ID.String())
+	return one
 }
 
 func (t *trial) table(w io.Writer) {
 	rows(w, []column[triedRule]{
-		{Head: "Policy", Value: func(r triedRule) any { return cmp.Or(r.Policy, "none") }}, {Field: "Rule"},
-		{Field: "Messages"}, {Field: "Then"}, {Field: "When", Narrow: inspect.Below},
-		{Head: "Such as", Field: "Example", Narrow: inspect.Below},
-	}, slices.DeleteFunc(slices.Clone(t.Rules), func(r triedRule) bool { return r.Policy == "" && r.Messages == 0 }),
+		{Head: "Policy", Value: func(r triedRule) any { return cmp.Or(r.Policy, "none") }},
+		{Head: "Rule", Value: func(r triedRule) any { return cmp.Or(r.Rule, "none decides") }},
+		{Field: "Messages"}, {Field: "When", Narrow: inspect.Below},
+		{Field: "Changes", Narrow: inspect.Below, Value: func(r triedRule) any {
+			var all []string
+			for _, what := range slices.Sorted(maps.Keys(r.Changes)) {
+				all = append(all, count(r.Changes[what])+" from "+what)
+			}
+			return strings.Join(all, ", ")
+		}},
+		{Head: "Such as", Field: "Example", Narrow: inspect.Below}, {Field: "Then", Narrow: wraps},
+	}, slices.DeleteFunc(slices.Clone(t.Rules), func(r triedRule) bool { return r.Rule == "" && r.Messages == 0 }),
 		time.Now())
+	fmt.Fprintln(w)
+	prose(w, fmt.Sprintf("Of %s, %s would not be as they are. Once in the service's config file, the rules hold for "+
+		"failures from then on; it needs no restart.", messages(t.Messages), count(t.Changed)))
 }

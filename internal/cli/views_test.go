@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"runtime"
@@ -28,6 +29,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 	"pgregory.net/rapid"
 
 	"github.com/spf13/cobra"
@@ -35,6 +37,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/condition"
+	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/doctor"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
@@ -42,6 +45,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/query"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/expect"
@@ -512,6 +516,49 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 			t.Errorf("%s: without a terminal it is cut:\n%s", name, whole)
 		}
 	}
+}
+
+// What rules would decide is shown beside what is so now, at 80 columns.
+func TestRulesAreTriedReadably(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "new.yaml")
+	must(t, os.WriteFile(file, []byte(`policies:
+  - {name: new, queues: [orders], attempts: 3, retention: 30d, rules: [
+      {name: bad data, when: 'error:stock', then: discard},
+      {when: 'error:bank', then: {attempts: 9, backoff: {fixed: 30s}}, notify: urgent}]}`), 0o600))
+	cfg, err := config.Load(file, func(string) string { return "" })
+	must(t, err)
+	tried, err := newTrial(cfg)
+	must(t, err)
+	for _, r := range []*store.Record{
+		{Queue: "orders", State: store.Parked, Error: "no stock", Failures: 3},
+		{Queue: "orders", State: store.Waiting, Error: "no stock", Failures: 1},
+		{Queue: "orders", State: store.Waiting, Error: "the bank is down", Failures: 1},
+		{Queue: "orders", State: store.Parked, Error: "no price", Failures: 3},
+		{Queue: "orders", State: store.Parked, Error: "the bank", Failures: 1, ParkedFor: "its consumer parked it: gone"},
+	} {
+		r.Reason, r.ID, r.Due, r.FailedAt = "rejected", uuid.MustParse(oneID), time.Now(), time.Now()
+		tried.try(t.Context(), r)
+	}
+	var b strings.Builder
+	w := &tableWriter{to: &b, width: 80}
+	tried.table(w)
+	must(t, w.Flush())
+	expect.Equal(t, strings.ReplaceAll(b.String(), oneID, "ID"), `POLICY  RULE          MESSAGES  THEN
+new     bad data      2         discard
+    when: error:stock
+    changes: 1 from parked to discard, 1 from waiting to discard
+    such as: ID
+new     2             1         retry, fixed at 30s, 9 attempts (notify: urgent)
+    when: error:bank
+    such as: ID
+new     none decides  2         as the policy says
+    such as: ID
+new     (retention)   0         discard
+    when: parked for longer than 30d
+
+Of 5 messages, 2 would not be as they are. Once in the service's config file,
+the rules hold for failures from then on; it needs no restart.
+`, "it shows")
 }
 
 // At every width long text is shown whole, beside its row or below it, and short text beside it.
