@@ -612,11 +612,27 @@ func ago(t *time.Time, now time.Time) string {
 	case t == nil || t.IsZero():
 		return "-"
 	case t.After(now):
-		return "in " + policy.FormatDuration(t.Sub(now).Round(100*time.Millisecond))
+		return "in " + span(t.Sub(now).Round(100*time.Millisecond))
 	case now.Sub(*t) < time.Second:
 		return "now"
 	}
-	return policy.FormatDuration(now.Sub(*t).Round(time.Second)) + " ago"
+	return span(now.Sub(*t).Round(time.Second)) + " ago"
+}
+
+// span returns a duration in six characters at most.
+func span(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d >= 10*day:
+		d = d.Round(day)
+	case d >= 10*time.Hour:
+		d = d.Round(time.Hour)
+	case d >= 10*time.Minute:
+		d = d.Round(time.Minute)
+	case d >= time.Minute:
+		d = d.Round(time.Second)
+	}
+	return policy.FormatDuration(d)
 }
 
 // untilText returns how far a time is ahead or past. Up to 5 s past is now.

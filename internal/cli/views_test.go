@@ -450,7 +450,7 @@ func TestATableFitsTheTerminal(t *testing.T) {
 // out is said.
 func TestTablesAreReadableAt80Columns(t *testing.T) {
 	now := time.Now()
-	due := now.Add(time.Hour)
+	due, longAgo := now.Add(time.Hour), now.Add(-22*time.Hour-59*time.Minute-9*time.Second)
 	why, size := strings.Repeat("the card was declined ", 6), 1204
 	queue := inspect.Queue{Name: "shop.warehouse.orders", Policy: "warehouse", Way: "disk", Waiting: 12, Parked: 1204, NextDue: &due, Oldest: &now}
 	for name, c := range map[string]struct {
@@ -460,7 +460,7 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 		"messages": {func(w io.Writer) {
 			rows(w, inspect.MessageColumns, []inspect.Message{{ID: oneID, Queue: queue.Name, State: "waiting",
 				Attempt: 3, Due: &due, Reason: "rejected", Size: &size, Error: why}}, now)
-		}, []string{"^ID +QUEUE +STATE +DUE$", "^" + oneID + " +" + queue.Name + " +waiting +in 1h$", "^    why: the card was declined ", "^    card was declined the card was declined the card was declined $",
+		}, []string{"^ID +QUEUE +STATE +WHEN$", "^" + oneID + " +" + queue.Name + " +waiting +in 1h$", "^    why: the card was declined ", "^    card was declined the card was declined the card was declined $",
 			"^Left out: SIZE, REASON, ATTEMPT; --wide shows all.$"}},
 		"status": {func(w io.Writer) { status(w, inspect.Overview{Since: now, Queues: []inspect.Queue{queue}}, now) },
 			[]string{"^QUEUE +POLICY +WAITING +NEXT DUE +PARKED +FAILED/MIN$", "^Left out: PARKED/MIN, RETRIED/MIN, WAITS IN; "}},
@@ -488,8 +488,10 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 			rows(w, queueColumns(now), []inspect.Queue{paused}, now)
 		}, []string{"^    retries: paused now by dana$"}},
 		"parked messages": {func(w io.Writer) {
-			rows(w, inspect.MessageColumns, []inspect.Message{{ID: oneID, Queue: queue.Name, State: "parked", Attempt: 3, Error: "no stock", ParkedFor: "it failed 3 times"}}, now)
-		}, []string{"^ID +QUEUE +STATE +ATTEMPT$", "^    why: no stock; it failed 3 times$", "^Left out: SIZE; "}},
+			rows(w, inspect.MessageColumns, []inspect.Message{{ID: oneID, Queue: queue.Name, State: "parked", Attempt: 3,
+				Error: "no stock", ParkedFor: "it failed 3 times", ParkedAt: &longAgo}}, now)
+		}, []string{"^ID +QUEUE +STATE +WHEN$", "^" + oneID + " +" + queue.Name + " +parked +23h ago$", "^    why: no stock; it failed 3 times$",
+			"^Left out: SIZE, ATTEMPT; "}},
 		"headers": {func(w io.Writer) {
 			detail(w, inspect.Detail{Message: inspect.Message{ID: oneID}, Headers: []inspect.Header{{Name: "x-forwarded-original-routing-key-of-shop", Type: "string", From: "RabbitMQ", Value: why}}}, now)
 		}, []string{"^x-forwarded-original-routing-key-of-shop  string  RabbitMQ  the card was$", "^ {60}declined the card$"}},

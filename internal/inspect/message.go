@@ -91,11 +91,14 @@ func (m Message) Failures() any {
 // MessageColumns show messages on the command line.
 var MessageColumns = []Column[Message]{
 	{Field: "ID"}, {Field: "Queue"}, {Field: "State"}, {Field: "Attempt", Narrow: 2, Value: Message.Failures},
-	{Head: "Due", Narrow: 1, Value: func(m Message) any {
-		if m.Paused {
+	{Head: "When", Narrow: 1, Value: func(m Message) any {
+		switch {
+		case m.Paused:
 			return "paused"
+		case m.Due != nil:
+			return Ahead{m.Due, m.Held}
 		}
-		return Ahead{m.Due, m.Held}
+		return cmp.Or(m.ParkedAt, m.RetriedAt, &m.Failed)
 	}},
 	{Field: "Reason", Narrow: 3}, {Field: "Size", Narrow: 4},
 	{Head: "Why", Narrow: Below, Value: func(m Message) any {
