@@ -44,12 +44,12 @@ func (p *program) operate(ctx context.Context, client httpapi.Client, d *action,
 		return err
 	case d.expect >= 0 && plan.Count != d.expect:
 		return d.unexpected(plan.Count)
+	case len(plan.Blocked) > 0 && plan.Count > 0: // a dry run exits as the real one would
+		return exitErrorf(ExitPrecondition, "it cannot start: %s", strings.Join(plan.Blocked, "; "))
 	case d.dry:
 		return nil
 	case plan.Count == 0: // a script may run twice
 		return write(p, plan, planID, func(w io.Writer) { fmt.Fprintf(w, "nothing to %s\n", d.verb) })
-	case len(plan.Blocked) > 0:
-		return exitErrorf(ExitPrecondition, "it cannot start: %s", strings.Join(plan.Blocked, "; "))
 	case plan.Count > 1:
 		if err := p.confirm(ctx, question(plan)); err != nil {
 			return err

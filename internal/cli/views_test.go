@@ -1092,6 +1092,28 @@ func TestADryRunOfNamedMessagesWarns(t *testing.T) {
 	}
 }
 
+// A script that asks whether an operation could start reads the answer from the exit code.
+func TestADryRunOfWhatCannotStartIsRefused(t *testing.T) {
+	for _, c := range []struct {
+		count   int64
+		blocked []string
+		want    int
+	}{
+		{3, nil, ExitOK}, {3, []string{"the queue \"orders\" does not exist"}, ExitPrecondition},
+		{0, []string{"the queue \"orders\" does not exist"}, ExitOK}, // there is nothing to do
+	} {
+		client := answering(func(*http.Request) (any, error) {
+			return operations.Plan{Verb: actions.Replay, Count: c.count, Blocked: c.blocked}, nil
+		}).client()
+		p := &program{out: io.Discard, err: io.Discard, getenv: func(string) string { return "" }}
+		err := p.operate(t.Context(), client, &action{verb: actions.Replay, dry: true, expect: -1},
+			operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders"})
+		if codeOf(err) != c.want || err != nil && !strings.Contains(err.Error(), "cannot start: "+c.blocked[0]) {
+			t.Errorf("%d messages, %q: exit %d: %v", c.count, c.blocked, codeOf(err), err)
+		}
+	}
+}
+
 // Before they say yes, people see how an operation will run. One message needs no yes.
 func TestAPlanSaysHowItWillGo(t *testing.T) {
 	for _, c := range []struct {
