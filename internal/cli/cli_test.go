@@ -37,8 +37,10 @@ import (
 	"github.com/redrive-mq/redrive/internal/cli"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/interrupt"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
@@ -460,6 +462,24 @@ func TestColumnsOfMessages(t *testing.T) {
 	if _, errOut := run(t, 2, "messages", "list", "--address", service.URL, "--columns", "qeue"); !strings.Contains(errOut, `did you mean "queue"?`) {
 		t.Error(errOut)
 	}
+}
+
+// A list of operations that is cut says so, also beside JSON.
+func TestOperationsAreListedUpToALimit(t *testing.T) {
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		of := func(id string) operations.Operation { return operations.Operation{Plan: operations.Plan{ID: id}} }
+		_ = json.NewEncoder(w).Encode(httpapi.Operations{Operations: []operations.Operation{of("c"), of("b"), of("a")}})
+	}))
+	defer service.Close()
+	for flags, want := range map[string]string{
+		"": "c\nb\na\n", "--limit 3": "c\nb\na\n", "--limit 2": "c\nb\nthere are more: --limit 3\n",
+	} {
+		args := strings.Fields("ops list -o name --address " + service.URL + " " + flags)
+		if out, errOut := run(t, 0, args...); out+errOut != want {
+			t.Errorf("%s: %q, want %q", flags, out+errOut, want)
+		}
+	}
+	run(t, 2, "ops", "list", "--limit", "0", "--address", service.URL)
 }
 
 // The command asks for the unmasked message once, with the reason.

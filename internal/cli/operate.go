@@ -473,16 +473,27 @@ func (p *program) ops() *cobra.Command {
 }
 
 func (p *program) opsList() *cobra.Command {
-	return p.watched(p.withOutput(p.withClient(&cobra.Command{
+	var limit int
+	c := p.withClient(&cobra.Command{
 		Use:   "list",
 		Short: "List operations, newest first",
 	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
+		if limit < 1 {
+			return fmt.Errorf("--limit %d: expected at least 1: %w", limit, errUsage)
+		}
 		all, err := client.Operations(ctx)
 		if err != nil {
 			return err
 		}
-		return listColumns(p, all, all.Operations, operations.Columns)
-	})))
+		found := len(all.Operations)
+		all.Operations = all.Operations[:min(limit, found)]
+		if err = listColumns(p, all, all.Operations, operations.Columns); err == nil && found > limit {
+			fmt.Fprintf(p.err, "there are more: --limit %d\n", found)
+		}
+		return err
+	})
+	c.Flags().IntVar(&limit, "limit", 100, "the most to show")
+	return p.watched(p.withOutput(c))
 }
 
 var outcomeColumns = []column[actions.Outcome]{
