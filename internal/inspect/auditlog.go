@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -111,6 +112,21 @@ func verbOf(e *audit.Entry) string {
 	_, does, _ := strings.Cut(e.On, ": ")
 	verb, _, _ := strings.Cut(does, " ")
 	return verb
+}
+
+// Does says in words what an entry did: "start replay" for operation.start. The filter Did takes the code.
+func Does(e audit.Entry) string {
+	of, what, coded := strings.Cut(e.Did, ".")
+	verb := cmp.Or(verbOf(&e), "operation")
+	switch {
+	case e.Did == "operation.end":
+		return "end of " + verb
+	case coded && of == "operation":
+		return what + " " + verb
+	case coded && of == "reported":
+		return strings.ReplaceAll(what, ".", " ") + ", as reported"
+	}
+	return strings.ReplaceAll(e.Did, ".", " ")
 }
 
 // mentions reports whether a text has a name in it, not as a part of a longer one, or a query for names that

@@ -543,6 +543,20 @@ func TestTheAuditLogAPageAtATime(t *testing.T) {
 	}
 }
 
+// People read words, filters take the codes.
+func TestTheAuditLogInWords(t *testing.T) {
+	for _, c := range []struct{ did, on, want string }{
+		{"operation.start", "X: replay queue:orders", "start replay"}, {"operation.end", "X: adopt dlq", "end of adopt"},
+		{"operation.cancel", "X", "cancel operation"}, {"plan.discard", "queue:orders", "plan discard"},
+		{"reported.doctor.fix", "own", "doctor fix, as reported"}, {"breaker open", "orders", "breaker open"},
+		{"replay", "orders: X: discard", "replay"},
+	} {
+		if got := inspect.Does(audit.Entry{Did: c.did, On: c.on}); got != c.want {
+			t.Errorf("%s on %s is %q, want %q", c.did, c.on, got, c.want)
+		}
+	}
+}
+
 // A filter finds by person, action, time and queue: as the entry's own, among named messages, and in a query.
 func TestTheAuditLogFiltered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

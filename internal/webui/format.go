@@ -33,6 +33,7 @@ var functions = template.FuncMap{
 	"past":      func(t *time.Time) bool { return !t.After(time.Now()) },
 	"silent":    func(r inspect.Replica) bool { return r.Silent(time.Now()) },
 	"clean":     clean,
+	"does":      inspect.Does,
 	"short":     short,
 	"lines":     func(s string) []string { return strings.Split(s, "\n") },
 	"command":   command,

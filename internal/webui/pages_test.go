@@ -1639,6 +1639,8 @@ func TestTheAuditPageLeadsToWhatItNames(t *testing.T) {
 		if page := get(s.handler(), "/audit").Body.String(); !strings.Contains(page, `<td class="q" data-label="On"><bdi>`+c.want+`</bdi>`) {
 			_, cell, _ := strings.Cut(page, `<td class="q"`)
 			t.Errorf("%s on %q is %.900s, want %s", c.did, c.on, cell, c.want)
+		} else if did := `" title="` + c.did + `">` + inspect.Does(audit.Entry{Did: c.did, On: c.on}) + `</a>`; !strings.Contains(page, did) {
+			t.Errorf("the page does not have %q", did)
 		}
 	}
 }
