@@ -2,10 +2,12 @@ package operations
 
 import (
 	"cmp"
+	"math"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/policy"
 )
 
 // PlanRequest asks what an action on all that a query finds would do.
@@ -65,6 +67,16 @@ type Plan struct {
 
 // Subject is what the plan is about, for people.
 func (p Plan) Subject() string { return cmp.Or(p.About, p.Query) }
+
+// Takes says about how long its messages take at a rate, in messages per second.
+func (p Plan) Takes(rate float64) string {
+	d := time.Duration(min(float64(p.Count)/rate*float64(time.Second), math.MaxInt64/2))
+	to := time.Second
+	if d >= 10*time.Minute {
+		to = time.Minute
+	}
+	return policy.FormatDuration(max(d, time.Second).Round(to))
+}
 
 // Sampled summarises the first messages of a dead-letter queue. Each list has the 20 most frequent at most.
 type Sampled struct {

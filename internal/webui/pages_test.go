@@ -463,6 +463,13 @@ func TestFormsLeadToPagesUnderTheBase(t *testing.T) {
 	planned, err = s.shop.GetPlan(t.Context(), webtest.Root, strings.TrimPrefix(plan, "/plans/"))
 	expect.NoError(t, err)
 	expect.Equal(t, int64(planned.Count), a.Parked+b.Parked, "messages of two groups")
+	plan = leads("/messages/plan", url.Values{"verb": {"discard"}, "q": {"queue:*"}}, "/plans/")
+	planned, err = s.shop.GetPlan(t.Context(), webtest.Root, strings.TrimPrefix(plan, "/plans/"))
+	if err != nil || planned.Count <= 50 {
+		t.Fatal(planned.Count, err)
+	}
+	expect.Contains(t, get(h, base+plan).Body.String(), "the plan", fmt.Sprintf("At 10 a second %d take about %s, at 100 a second about %s.",
+		planned.Count, planned.Takes(10), planned.Takes(100)))
 
 	r := httptest.NewRequest("GET", base+"/messages?q=a%2Fb", nil)
 	r.Header.Set("Nobody", "1")
