@@ -33,7 +33,7 @@ type Entry struct {
 	Interface string     `json:"face" enum:"page,api,cli"`
 	Did       string     `json:"did" doc:"Such as replay or operation.start; reported.*: only the caller says so."`
 	On        string     `json:"on" doc:"The messages' ids, the query, the queue, or the operation."`
-	About     string     `json:"about,omitempty" doc:"Where that is of error groups alone: the errors, how many."`
+	About     string     `json:"about,omitempty" csv:"-" doc:"Of error groups alone: the errors, how many."`
 	Count     int64      `json:"count,omitempty" doc:"How many messages."`
 	Why       string     `json:"why,omitempty" doc:"The reason they gave."`
 	Outcome   string     `json:"outcome" doc:"done, refused, stopped, an error, reported; begun: not ended."`

@@ -35,7 +35,7 @@ type Plan struct {
 	ID    string       `json:"id"`
 	Verb  actions.Verb `json:"verb"`
 	Query string       `json:"query"`
-	About string       `json:"about,omitempty" doc:"Where the query is of error groups alone: the errors, how many."`
+	About string       `json:"about,omitempty" csv:"-" doc:"Of error groups alone: the errors, how many."`
 	From  string       `json:"from,omitempty" doc:"Adopt: the dead-letter queue."`
 	// WorkQueues are those that the caller named, Leads those that dead-letter to From.
 	WorkQueues []string   `json:"work_queues,omitempty"`
