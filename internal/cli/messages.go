@@ -247,10 +247,7 @@ func facts(w io.Writer, m inspect.Detail, now time.Time) {
 		}
 		return timeText(t) + " (" + ago(t, now) + ")"
 	}
-	state, failures, replays, size := m.State, "", "", ""
-	if m.Attempt > 0 {
-		failures = count(m.Attempt)
-	}
+	state, replays, size := m.State, "", ""
 	if m.Size != nil {
 		size = count(*m.Size) + " bytes"
 	}
@@ -266,7 +263,7 @@ func facts(w io.Writer, m inspect.Detail, now time.Time) {
 	all := [][2]string{
 		{"ID", m.ID}, {"Key", m.Key}, {"Queue", m.Queue}, {"State", state}, {"Due", until(m.Due)},
 		{"Parked", until(m.ParkedAt)}, {"Parked for", m.ParkedFor}, {"Retried", until(m.RetriedAt)},
-		{"Restorable until", until(m.Restorable)}, {"Failures", failures}, {"Replays", replays},
+		{"Restorable until", until(m.Restorable)}, {"Failures", m.FailuresText()}, {"Replays", replays},
 		{"Reason", m.Reason}, {"Error", m.Error}, {"Policy", m.Policy}, {"Rule", m.Rule}, {"Notify", m.Notify},
 		{"Adopted from", m.AdoptedFrom}, {"Group", m.Group}, {"First failed", until(&m.FirstFailed)},
 		{"Failed", until(&m.Failed)}, {"Exchange", m.Exchange}, {"Routing key", m.RoutingKey},
@@ -312,7 +309,12 @@ func pairs(w io.Writer, all [][2]string) {
 }
 
 var stepColumns = []column[inspect.Step]{
-	{Head: "Failure", Field: "Attempt"}, {Head: "When", Value: func(s inspect.Step) any { return timeText(&s.Failed) }},
+	{Head: "Failure", Field: "Attempt", Value: func(s inspect.Step) any {
+		if s.Attempt == 0 {
+			return nil
+		}
+		return s.Attempt
+	}}, {Head: "When", Value: func(s inspect.Step) any { return timeText(&s.Failed) }},
 	{Field: "Reason"}, {Head: "Wait", Field: "Delay"},
 	{Head: "Ended", Narrow: inspect.Below, Value: func(s inspect.Step) any {
 		if s.Ended == nil {

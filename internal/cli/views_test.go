@@ -663,6 +663,13 @@ func TestAMessageSaysWhatHoldsItBack(t *testing.T) {
 	retried := text(func(w io.Writer) {
 		detail(w, inspect.Detail{Message: inspect.Message{State: inspect.Retried}, Away: "is away"}, at)
 	})
+	replayed := text(func(w io.Writer) {
+		detail(w, inspect.Detail{Message: inspect.Message{Replays: 1, Attempt: 1, FirstFailed: at}, Timeline: []inspect.Step{
+			{Failed: at, Attempt: 1, Replayed: true}, {Attempt: 1}}}, at)
+	})
+	if !strings.Contains(replayed, "Failures      2, 1 since its replay\n") {
+		t.Error(replayed)
+	}
 	if !strings.Contains(retried, "Body          is away\n") || strings.Contains(retried, "Size") || strings.Contains(retried, "Failures") {
 		t.Error(retried)
 	}

@@ -158,19 +158,55 @@ func holding(all []Hold) *Hold {
 	return nil
 }
 
+// FailuresText is how often it failed; of a message that was replayed also how often since.
+func (d Detail) FailuresText() string {
+	if d.Replays == 0 && !slices.ContainsFunc(d.Timeline, func(s Step) bool { return s.Replayed }) {
+		if d.Attempt == 0 {
+			return ""
+		}
+		return hint.Thousands(strconv.Itoa(d.Attempt))
+	}
+	text := hint.Thousands(strconv.Itoa(max(len(d.Timeline), d.Attempt+1)))
+	if !d.complete() {
+		text = "at least " + text
+	}
+	if d.Attempt == 0 {
+		return text + ", before its replay"
+	}
+	return fmt.Sprintf("%s, %d since its replay", text, d.Attempt)
+}
+
+// complete reports whether the timeline has all failures.
+func (d Detail) complete() bool {
+	next := 1
+	for _, s := range d.Timeline {
+		if s.Attempt != next {
+			return false
+		}
+		if next++; s.Replayed {
+			next = 1
+		}
+	}
+	return d.State != Retried && atFirst(d.Timeline[0].Failed, d.FirstFailed)
+}
+
+// atFirst compares a time with that of the first failure, which a retried message carries in seconds.
+func atFirst(failed, first time.Time) bool { return !first.Before(failed.Truncate(time.Second)) }
+
 // Step is one failure.
 type Step struct {
-	Attempt int        `json:"attempt"`
-	Failed  time.Time  `json:"failed"`
-	Reason  string     `json:"reason"`
-	Error   string     `json:"error,omitempty"`
-	Policy  string     `json:"policy,omitempty"`
-	Delay   string     `json:"delay,omitempty" doc:"How long it waits, or waited."`
-	Why     string     `json:"why,omitempty" doc:"Why so long, or why it is parked."`
-	Ended   *time.Time `json:"ended,omitempty" doc:"When its wait was over."`
-	Ending  string     `json:"ending,omitempty" enum:"retried,forwarded,discarded"`
-	Late    string     `json:"late,omitempty" doc:"How long after it was due that was, if a second or more."`
-	LateBy  []Hold     `json:"late_by,omitempty" doc:"What stopped the retries of its queue meanwhile, newest first."`
+	Attempt  int        `json:"attempt" doc:"Since the replay before it; 0: not known."`
+	Failed   time.Time  `json:"failed"`
+	Reason   string     `json:"reason"`
+	Error    string     `json:"error,omitempty"`
+	Policy   string     `json:"policy,omitempty"`
+	Delay    string     `json:"delay,omitempty" doc:"How long it waits, or waited."`
+	Why      string     `json:"why,omitempty" doc:"Why so long, or why it is parked."`
+	Ended    *time.Time `json:"ended,omitempty" doc:"When its wait was over."`
+	Ending   string     `json:"ending,omitempty" enum:"retried,forwarded,discarded"`
+	Replayed bool       `json:"replayed,omitempty" doc:"A person replayed it after this failure."`
+	Late     string     `json:"late,omitempty" doc:"How long after it was due that was, if a second or more."`
+	LateBy   []Hold     `json:"late_by,omitempty" doc:"What stopped the retries of its queue meanwhile, newest first."`
 }
 
 // Property is one of AMQP's basic properties.
@@ -438,6 +474,17 @@ func (in *Inspector) Named(ctx context.Context, by auth.Caller, name string) (al
 // timeline is each failure that is remembered, and what came of it.
 func (in *Inspector) timeline(r *store.Record, past []store.PastFailure) []Step {
 	steps := []Step{}
+	add := func(s Step) {
+		if s.Replayed = s.Attempt == 0; s.Replayed { // the store counts again from 0
+			switch i := len(steps) - 1; {
+			case i < 0 && atFirst(s.Failed, r.FirstFailed), i >= 0 && steps[i].Replayed:
+				s.Attempt = 1
+			case i >= 0 && steps[i].Attempt > 0:
+				s.Attempt = steps[i].Attempt + 1
+			}
+		}
+		steps = append(steps, s)
+	}
 	for _, p := range past {
 		if p.Queue != r.Queue {
 			continue // another message with its id
@@ -451,7 +498,7 @@ func (in *Inspector) timeline(r *store.Record, past []store.PastFailure) []Step 
 		} else if late := p.Ended.Sub(p.Due).Truncate(time.Second); late > 0 {
 			s.Late = policy.FormatDuration(late)
 		}
-		steps = append(steps, s)
+		add(s)
 	}
 	if r.State == query.Retried {
 		return steps
@@ -467,8 +514,8 @@ func (in *Inspector) timeline(r *store.Record, past []store.PastFailure) []Step 
 	default:
 		s.Delay, s.Why = in.whyWait(r.Policy, r.Rule, r.Failures, r.Due.Sub(r.FailedAt))
 	}
-	steps = append(steps, s)
-	if first := steps[0]; first.Attempt > 1 && !r.FirstFailed.IsZero() && r.FirstFailed.Before(first.Failed) {
+	add(s)
+	if first := steps[0]; first.Attempt != 1 && !r.FirstFailed.IsZero() && r.FirstFailed.Before(first.Failed) {
 		steps = slices.Insert(steps, 0, Step{Attempt: 1, Failed: r.FirstFailed,
 			Why: "it failed for the first time; nothing more is remembered of what was before the next one"})
 	}
@@ -482,7 +529,7 @@ var endings = map[store.Ending]string{store.EndedRetried: "retried", store.Ended
 func (in *Inspector) whyWait(name, rule string, attempt int, delay time.Duration) (text, why string) {
 	text = policy.FormatDuration(delay)
 	if attempt == 0 {
-		return text, "a person replayed it: it starts again at attempt 1"
+		return "", "a person replayed it: it starts again at attempt 1"
 	}
 	set := in.policies()
 	i := slices.IndexFunc(set, func(p policy.Policy) bool { return p.Name == name })

@@ -632,7 +632,7 @@ func TestWhyThatDelay(t *testing.T) {
 	}{
 		{func(r *store.Record) {}, "19s", []string{`failure 2 of 4`, `policy "orders" waits 16s to 24s (20s with jitter ±20%)`}},
 		{func(r *store.Record) { r.Due = r.FailedAt.Add(time.Hour) }, "1h", []string{"this differs because"}},
-		{func(r *store.Record) { r.Failures = 0 }, "19s", []string{"a person replayed it"}},
+		{func(r *store.Record) { r.Failures = 0 }, "", []string{"a person replayed it"}},
 		{func(r *store.Record) { r.Policy = "old" }, "19s", []string{`policy "old" decided, which is not in force any more`}},
 		{func(r *store.Record) { r.Failures = 9 }, "19s", []string{"failure 9 of the 4"}},
 		{func(r *store.Record) { r.Forward = &store.Destination{Exchange: "x"} }, "", []string{`it goes to exchange "x"`}},
@@ -913,5 +913,53 @@ func TestPastFailuresAreMasked(t *testing.T) {
 		must(t, err)
 		expect.Equal(t, fmt.Sprint(g.Recent[0].Error, g.Sample.Text), fmt.Sprint(want, m.Body.Text), "the group as %s sees it", role)
 		expect.Equal(t, strings.Contains(g.Sample.Text, "ann"), role == auth.Admin, "%s sees the body whole", role)
+	}
+}
+
+// A store counts the failures of a replayed record from 0 again.
+func TestFailuresOfAReplayedMessage(t *testing.T) {
+	first := time.Now().Add(-time.Hour)
+	for _, is := range []struct {
+		failures []int // of its records, 0: replayed after it failed
+		last     store.State
+		from     int // the first of them that is remembered
+		attempts []int
+		text     string
+	}{
+		{[]int{1, 2}, store.Parked, 0, []int{1, 2}, "2"},
+		{[]int{1, 2, 0}, store.Waiting, 0, []int{1, 2, 3}, "3, before its replay"},
+		{[]int{1, 2, 0, 1}, store.Parked, 0, []int{1, 2, 3, 1}, "4, 1 since its replay"},
+		{[]int{0, 0, 1, 2}, store.Waiting, 0, []int{1, 1, 1, 2}, "4, 2 since its replay"},
+		{[]int{1, 0, 1}, store.Waiting, 2, []int{1}, "at least 2, 1 since its replay"},
+		{[]int{1, 2, 0, 1}, store.Parked, 2, []int{1, 0, 1}, "at least 3, 1 since its replay"},
+	} {
+		s := memstore.New()
+		c := inspect.New(inspect.Config{Store: s})
+		r := record("orders", store.Waiting, "x")
+		r.FirstFailed = first.Truncate(time.Second)
+		for i, n := range is.failures {
+			r.Failures, r.FailedAt = n, first.Add(time.Duration(i)*time.Minute)
+			if n == 0 {
+				r.Replays++
+			}
+			if i < is.from {
+				continue
+			}
+			if i == len(is.failures)-1 {
+				r.State = is.last
+			}
+			must(t, s.Add(ctx, []*store.Record{r}))
+			if i < len(is.failures)-1 {
+				inspecttest.RetryDue(t, s, "orders", time.Now().Add(24*time.Hour))
+			}
+		}
+		m, err := c.Message(ctx, caller(auth.Viewer), r.ID.String())
+		must(t, err)
+		var attempts []int
+		for _, step := range m.Timeline {
+			attempts = append(attempts, step.Attempt)
+		}
+		expect.Equal(t, fmt.Sprint(attempts), fmt.Sprint(is.attempts), "attempts of %v", is.failures)
+		expect.Equal(t, m.FailuresText(), is.text, "failures of %v", is.failures)
 	}
 }
