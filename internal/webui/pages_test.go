@@ -1511,6 +1511,27 @@ func TestAMessageBeginsWithWhatHappened(t *testing.T) {
 	}
 }
 
+// Where no error was reported, the page says so, and how to report one.
+func TestAMessageWithoutAnError(t *testing.T) {
+	shop := webtest.New(memstore.New(), nil, inspect.Config{})
+	for reason, want := range map[string]string{
+		"":         "No error was reported",
+		"rejected": "No error was reported",
+		"expired":  "Failed: expired",
+	} {
+		r := inspecttest.Record("orders", store.Parked, "x")
+		r.Error, r.Reason = "", reason
+		inspecttest.Add(t, shop.Store, r)
+		page := shown(shop, "/messages/"+r.ID.String())
+		expect.Contains(t, page, "its page", `<h1><span class="error"><bdi>`+want+"</bdi></span></h1>")
+		expect.Equal(t, strings.Contains(page, `<a href="/docs/how-to/consumers.md">How`), reason != "expired", "the hint of %q", reason)
+		expect.Equal(t, strings.Contains(page, "Reason: rejected."), reason == "rejected", "the reason of %q", reason)
+		if reason == "" {
+			expect.Contains(t, shown(shop, "/messages?q=id:"+r.ID.String()), "the list", ">no error was reported</a>")
+		}
+	}
+}
+
 // A retried message is not shown as empty or as one that never failed.
 func TestARetriedMessageSaysWhereItIs(t *testing.T) {
 	for _, is := range []struct {
