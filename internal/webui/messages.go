@@ -236,8 +236,10 @@ func (s *server) countMessages(r *http.Request, c auth.Caller) (view, error) {
 	n, exact, err := s.console.Count(r.Context(), c, r.URL.Query().Get("q"))
 	text := count(n)
 	switch {
+	case errors.Is(err, context.DeadlineExceeded) && n == 0:
+		text = "not counted in time"
 	case errors.Is(err, context.DeadlineExceeded):
-		text = "many"
+		text = "at least " + text
 	case err != nil:
 		text = "?"
 	case !exact:

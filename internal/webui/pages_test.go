@@ -1511,6 +1511,16 @@ func TestAMessageBeginsWithWhatHappened(t *testing.T) {
 	}
 }
 
+// A count that takes too long is not made up.
+func TestACountThatIsLate(t *testing.T) {
+	late, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	r := httptest.NewRequest("GET", "/messages/count?q=text:x", nil).WithContext(late)
+	w := httptest.NewRecorder()
+	scenes()[0].handler().ServeHTTP(w, r)
+	expect.Equal(t, w.Body.String(), `<span class="total">not counted in time</span>`, "of a tab")
+}
+
 // Where no error was reported, the page says so, and how to report one.
 func TestAMessageWithoutAnError(t *testing.T) {
 	shop := webtest.New(memstore.New(), nil, inspect.Config{})
