@@ -446,7 +446,7 @@ func TestTheServicesOwnProblemsAreFindings(t *testing.T) {
 		{200, "ready\nlook at this\n", "warning: look at this"},
 		{503, "intake: not connected\n", "wrong: not ready: intake: not connected"},
 		{503, "intake: not connected\nqueue orders: it does not exist\n", "warning: queue orders: it does not exist"},
-		{503, "consumers of queue orders: it has no consumers\ndelivery limit: 3\n", "warning: consumers of queue orders: it has no consumers"},
+		{503, "consumers of queue orders: none, so retries wait until one starts\ndelivery limit: 3\n", "warning: consumers of queue orders: none, so retries wait until one starts"},
 		{200, "ready\nqueue orders: it does not exist\n", "warning: queue orders: it does not exist"},
 		{200, "ready\nclock: this machine's clock was set back by 1h0m0s\n", "warning: clock: this machine's clock was set back"},
 		{200, "<html>a shop</html>", "warning: no service answers at"},

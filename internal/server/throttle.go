@@ -62,7 +62,7 @@ func (s *vhost) retriesChanged(t throttle.Transition) {
 	case throttle.Open, throttle.HalfOpen:
 		c.Text = strings.TrimSuffix(string(t.To)+": "+t.Reason, ": ")
 	case throttle.NoConsumer:
-		c.Text = "it has no consumers: what is due for it waits, but for a probe in the queue"
+		c.Text = "none, so retries wait until one starts"
 		fallthrough
 	case throttle.ConsumerBack:
 		c.Kind = condition.NoConsumer

@@ -1511,6 +1511,20 @@ func TestAMessageBeginsWithWhatHappened(t *testing.T) {
 	}
 }
 
+// Live updates and retries are paused on one page, by controls of different names.
+func TestPausesAreNamedApart(t *testing.T) {
+	s := webtest.Stocked(inspect.Config{})
+	page := get(scene{shop: s, caller: webtest.Root}.handler(), "/queues").Body.String()
+	for _, name := range []string{"Pause updates</button>", "Resume updates</button>", "Pause retries</summary>", "Resume retries</button>"} {
+		expect.Contains(t, page, "the queues", ">"+name)
+	}
+	for _, name := range []string{">Pause<", ">Resume<"} {
+		expect.Equal(t, strings.Contains(page, name), false, "a control is named %s", name)
+	}
+	expect.Equal(t, regexp.MustCompile(`no consumers</span> <span class="dim">since</span> <time .*>: retries wait until one starts`).
+		MatchString(page), true, "it says what a queue without consumers waits for")
+}
+
 // A count that takes too long is not made up.
 func TestACountThatIsLate(t *testing.T) {
 	late, cancel := context.WithTimeout(t.Context(), 0)

@@ -224,11 +224,11 @@ func TestAWalk(t *testing.T) {
 	})
 	step("a queue is paused and resumed", func() {
 		b.open("/queues")
-		b.click(`#queues summary[aria-label="Pause mail.send"]`)
+		b.click(`#queues summary[aria-label="Pause retries of mail.send"]`)
 		b.write(`input[aria-label="Reason to pause mail.send"]`, "the provider blocks us")
 		b.follow(`#queues details[open] form[action="/queues/pause"] button:not([type])`, "#queues")
 		b.says("#queues", "the provider blocks us")
-		b.follow(`button[aria-label="Resume mail.send"]`, "#queues")
+		b.follow(`button[aria-label="Resume retries of mail.send"]`, "#queues")
 		b.says("#did", "")
 		if strings.Contains(js[string](b, `document.querySelector("#queues").innerText`), "paused") {
 			t.Error("it is still paused")

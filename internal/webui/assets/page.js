@@ -204,7 +204,7 @@
   };
   const pause = (on) => {
     paused = on;
-    $("live-pause").textContent = on ? "Resume" : "Pause";
+    $("live-pause").textContent = on ? "Resume updates" : "Pause updates";
     $("live-pause").setAttribute("aria-pressed", on);
     $("stale").hidden = !on;
     if (on) {
