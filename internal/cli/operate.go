@@ -192,8 +192,8 @@ func (d *action) starts(p *operations.Plan) string {
 			"again.", count(d.canary), cmp.Or(d.canaryWait, "1m"), count(p.Count-int64(d.canary)))
 	}
 	if d.rate > 0 {
-		text += fmt.Sprintf(" At most %s/s: about %s for %s.", strconv.FormatFloat(d.rate, 'f', -1, 64), p.Takes(d.rate),
-			count(p.Count))
+		text += fmt.Sprintf(" At most %s/s: about %s for %s.", strconv.FormatFloat(d.rate, 'f', -1, 64),
+			p.Takes(d.rate), count(p.Count))
 	}
 	return text
 }

@@ -1136,7 +1136,8 @@ func TestAPlanSaysHowItWillGo(t *testing.T) {
 		{action{rate: 50}, 9000, "Replay 9,000 messages of orders? Nothing is done yet. At most 50/s: about 3m for 9,000."},
 		{action{rate: 50}, 2, "Replay 2 messages of orders? Nothing is done yet. At most 50/s: about 1s for 2."},
 		{action{rate: 3}, 10_000, "Replay 10,000 messages of orders? Nothing is done yet. At most 3/s: about 56m for 10,000."},
-		{action{rate: 1e-300}, 2, "Replay 2 messages of orders? Nothing is done yet. At most 0." + strings.Repeat("0", 299) + "1/s: about 53375d 23h for 2."},
+		{action{rate: 1e-300}, 2, "Replay 2 messages of orders? Nothing is done yet. At most 0." + strings.Repeat("0",
+			299) + "1/s: about 53375d 23h for 2."},
 	} {
 		plan := operations.Plan{Verb: actions.Replay, Count: c.n, Queues: []operations.PlanQueue{{Queue: "orders"}}}
 		expect.Equal(t, c.d.starts(&plan), c.want, "of %d messages", c.n)

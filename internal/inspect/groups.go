@@ -206,7 +206,8 @@ func (g Group) What() string {
 	if g.Error != "" {
 		return g.Error
 	}
-	return strings.TrimPrefix(strings.TrimSuffix(g.Reason+", type "+g.Type, ", type "), ", ") + ", without an error text"
+	what := strings.TrimSuffix(g.Reason+", type "+g.Type, ", type ")
+	return strings.TrimPrefix(what, ", ") + ", without an error text"
 }
 
 // Trend returns how often it failed lately, compared with the hours before.
@@ -377,7 +378,9 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 		d.Looked++
 		m := l.Record
 		recent = append(recent, l)
-		slices.SortStableFunc(recent, func(a, b store.Listed) int { return b.Record.FailedAt.Compare(a.Record.FailedAt) })
+		slices.SortStableFunc(recent, func(a, b store.Listed) int {
+			return b.Record.FailedAt.Compare(a.Record.FailedAt)
+		})
 		recent = recent[:min(len(recent), maxRecent)]
 		if oldest == nil || m.FailedAt.Before(oldest.Record.FailedAt) {
 			oldest = &l

@@ -195,10 +195,12 @@ func TestAnAdoptionStops(t *testing.T) {
 		parks      int
 		parked     int // before each error: acknowledged once nothing tries again
 	}{
-		"full":      {park: fmt.Errorf("%w: 1 MiB is free", store.ErrFull), state: operations.Stopped, why: "is in RabbitMQ as it was", parks: 1, parked: 5},
+		"full":      {park: fmt.Errorf("%w: 1 MiB is free", store.ErrFull), state: operations.Stopped,
+			why: "is in RabbitMQ as it was", parks: 1, parked: 5},
 		"gone":      {open: fmt.Errorf("%w: no queue", wire.ErrQueueGone), state: operations.Stopped, why: "no queue"},
 		"no rights": {open: fmt.Errorf("%w: read", wire.ErrForbidden), state: operations.Stopped, why: "read"},
-		"poison":    {park: errors.New("541"), state: operations.Stopped, why: "failed 3 times at the next message: 541", parks: 3, parked: 7},
+		"poison":    {park: errors.New("541"), state: operations.Stopped,
+			why: "failed 3 times at the next message: 541", parks: 3, parked: 7},
 		"away":      {open: errors.New("connection refused"), state: operations.Running, why: "connection refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -248,7 +250,8 @@ func TestEpochsOfAnAdoption(t *testing.T) {
 		id := d.adopt(t, operations.PlanRequest{}, operations.Start{Rate: 1000})
 		time.Sleep(time.Minute)
 		d.is(t, id, operations.Finished, 8500)
-		expect.Equal(t, fmt.Sprint(q.epochs[:83]), "["+strings.Repeat("0 ", 82)+"8200]", "are the epochs where all had been delivered before")
+		expect.Equal(t, fmt.Sprint(q.epochs[:83]), "["+strings.Repeat("0 ", 82)+"8200]",
+			"are the epochs where all had been delivered before")
 		q.set(func() { q.again, q.epochs, q.DeadLetterQueue.Ready = false, nil, 300 })
 		d.adopt(t, operations.PlanRequest{}, operations.Start{Rate: 1000})
 		time.Sleep(time.Minute)

@@ -195,7 +195,8 @@ var Columns = []inspect.Column[Operation]{
 	}},
 	{Head: "Skipped", Field: "SkippedN", Narrow: 4}, {Head: "Not done", Field: "Failed", Narrow: 5},
 	{Field: "Started", Narrow: 1}, {Head: "By", Field: "StartedBy", Narrow: 3}, {Field: "From", Narrow: inspect.Below},
-	{Head: "On", Field: "Query", Narrow: inspect.Below, Value: func(o Operation) any { return o.Subject() }}, {Field: "Why", Narrow: inspect.Below},
+	{Head: "On", Field: "Query", Narrow: inspect.Below, Value: func(o Operation) any { return o.Subject() }},
+	{Field: "Why", Narrow: inspect.Below},
 }
 
 // Order is a person's request to a running operation.

@@ -512,7 +512,8 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	d := overviewData{Overview: o, Chart: flowChart(o.Hour, o.Now, time.Minute), AllQueues: len(o.Queues) + o.MoreQueues}
+	d := overviewData{Overview: o, Chart: flowChart(o.Hour, o.Now, time.Minute),
+		AllQueues: len(o.Queues) + o.MoreQueues}
 	if d.UnderWay, err = s.console.Operations(r.Context(), c); err != nil {
 		return view{}, err
 	}
