@@ -195,13 +195,13 @@ func TestAnAdoptionStops(t *testing.T) {
 		parks      int
 		parked     int // before each error: acknowledged once nothing tries again
 	}{
-		"full":      {park: fmt.Errorf("%w: 1 MiB is free", store.ErrFull), state: operations.Stopped,
+		"full": {park: fmt.Errorf("%w: 1 MiB is free", store.ErrFull), state: operations.Stopped,
 			why: "is in RabbitMQ as it was", parks: 1, parked: 5},
 		"gone":      {open: fmt.Errorf("%w: no queue", wire.ErrQueueGone), state: operations.Stopped, why: "no queue"},
 		"no rights": {open: fmt.Errorf("%w: read", wire.ErrForbidden), state: operations.Stopped, why: "read"},
-		"poison":    {park: errors.New("541"), state: operations.Stopped,
+		"poison": {park: errors.New("541"), state: operations.Stopped,
 			why: "failed 3 times at the next message: 541", parks: 3, parked: 7},
-		"away":      {open: errors.New("connection refused"), state: operations.Running, why: "connection refused"},
+		"away": {open: errors.New("connection refused"), state: operations.Running, why: "connection refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			adopting(t, func(t *testing.T, d *desk, q *deadLetters) {

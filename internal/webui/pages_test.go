@@ -470,7 +470,7 @@ func TestFormsLeadToPagesUnderTheBase(t *testing.T) {
 	}
 	expect.Contains(t, get(h, base+plan).Body.String(), "the plan",
 		fmt.Sprintf("At 10 a second %d take about %s, at 100 a second about %s.",
-		planned.Count, planned.Takes(10), planned.Takes(100)))
+			planned.Count, planned.Takes(10), planned.Takes(100)))
 
 	r := httptest.NewRequest("GET", base+"/messages?q=a%2Fb", nil)
 	r.Header.Set("Nobody", "1")
