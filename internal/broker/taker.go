@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -21,7 +20,7 @@ type Taker struct {
 	size  int           // of the next window
 	takes int           // so far
 	ch    *amqp.Channel // of the window before Done; nil: there is none
-	last  uint64        // the last that was stored
+	last  uint64        // its last delivery; of a sample, the last of its channel
 	// requeues is set while RabbitMQ may be requeueing messages that the last window dropped.
 	requeues bool
 }
@@ -35,20 +34,16 @@ func NewTaker(ctx context.Context, c Config, queue string) (*Taker, error) {
 	return &Taker{queue: queue, size: 1, conn: conn, in: in}, explain(err)
 }
 
-const (
-	maxWindow = 1024          // messages in one window
-	maxTaken  = 4 * maxWindow // messages that a Taker has unacknowledged
-)
+// maxTaken is how many messages a Taker has unacknowledged at most.
+const maxTaken = 1024
 
-// Take passes up to n messages to store, in order: a window while the next one arrives. There are none when none is
-// ready. Done acknowledges the taken ones, also after an error; otherwise close the Taker, so that RabbitMQ requeues
-// them. After an error, and before the next Take, call one of the two.
-func (t *Taker) Take(ctx context.Context, n int, store func([]wire.Delivery) error) (taken int, err error) {
-	uninterrupted := context.AfterFunc(ctx, func() { _ = t.in.Close() }) // RabbitMQ may not answer
-	defer uninterrupted()
+// Take returns up to n messages, fewer when they are large, and none when none is ready. Done acknowledges them; call
+// it before the next Take. After an error, close the Taker, so that RabbitMQ requeues them.
+func (t *Taker) Take(ctx context.Context, n int) (batch []wire.Delivery, err error) {
+	defer context.AfterFunc(ctx, func() { _ = t.in.Close() })() // RabbitMQ may not answer
 	ch, err := t.conn.Channel()
 	if err != nil {
-		return 0, explain(err)
+		return nil, explain(err)
 	}
 	for asked := time.Now(); ; time.Sleep(fillWait) {
 		q, err := queueState(ch, t.queue)
@@ -57,79 +52,65 @@ func (t *Taker) Take(ctx context.Context, n int, store func([]wire.Delivery) err
 		}
 		if err != nil || !t.requeues || time.Since(asked) > requeuesWithin {
 			_ = ch.Close()
-			return 0, explain(err)
+			return nil, explain(err)
 		}
 	}
-	most := min(n, t.size)
-	if t.size == maxWindow {
-		most = min(n, maxTaken)
+	n = min(n, t.size)
+	all, err := t.window(ctx, ch, n)
+	if err != nil {
+		_ = ch.Close()
+		return nil, err
 	}
-	asked := min(most, t.size)
-	all, _, err := t.window(ctx, ch, asked)
-	if err != nil || len(all) == 0 {
-		return 0, cmp.Or(err, ch.Close())
+	if len(all) == 0 {
+		return nil, ch.Close()
 	}
-	uninterrupted() // what is stored from here on is to be acknowledged
-	t.ch = ch
-	for received := len(all); len(all) > 0; {
-		t.requeues = len(all) < asked
-		t.size = fittingWindow(all, t.size, maxWindow)
-		var next []amqp.Delivery
-		var receiving sync.WaitGroup
-		// A window that receives less is the last: Done must not acknowledge what it dropped.
-		if asked = min(most-received, t.size); !t.requeues && asked > 0 && ctx.Err() == nil {
-			receiving.Go(func() { next, _, _ = t.window(context.WithoutCancel(ctx), ch, asked) })
-		}
-		err := store(t.delivered(all))
-		receiving.Wait()
-		if err != nil {
-			return taken, err
-		}
-		taken, t.last = taken+len(all), all[len(all)-1].DeliveryTag
-		received, all = received+len(next), next
-	}
-	return taken, nil
+	t.requeues = len(all) < n
+	t.ch, t.last = ch, all[len(all)-1].DeliveryTag
+	return t.delivered(all), nil
 }
 
-// delivered converts messages.
+// delivered converts the messages of a window, and sizes the next window by them.
 func (t *Taker) delivered(all []amqp.Delivery) (batch []wire.Delivery) {
+	t.size = fittingWindow(all, t.size, maxTaken)
 	for i := range all {
 		batch = append(batch, t.in.delivery(&all[i]))
 	}
 	return batch
 }
 
-// window receives up to n messages with a consumer of its own. It drops what RabbitMQ delivers beyond that; last is the
-// delivery tag of the last one, dropped or not.
-func (t *Taker) window(ctx context.Context, ch *amqp.Channel, n int) (all []amqp.Delivery, last uint64, err error) {
+// window receives up to n messages with a consumer of its own. It drops what RabbitMQ delivers beyond that.
+func (t *Taker) window(ctx context.Context, ch *amqp.Channel, n int) ([]amqp.Delivery, error) {
 	t.takes++
 	tag := fmt.Sprint("redrive adopt ", t.takes) // new each time, since it is the key of repairs
 	if err := ch.Qos(n, 0, false); err != nil {
-		return nil, 0, explain(err)
+		return nil, explain(err)
 	}
 	t.in.bodies.bound()
 	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), t.queue, tag, false, false, false, false,
 		amqp.Table{"x-priority": int32(-1)})
 	if err != nil {
-		return nil, 0, fmt.Errorf("consuming queue %q: %w", t.queue, explain(err))
+		return nil, fmt.Errorf("consuming queue %q: %w", t.queue, explain(err))
 	}
-	all, err = t.collect(ctx, ch, deliveries, n)
+	all, err := t.collect(ctx, ch, deliveries, n)
 	if len(all) > 0 {
-		last = all[len(all)-1].DeliveryTag
+		t.last = all[len(all)-1].DeliveryTag
 	}
 	t.in.bodies.lift()
 	var dropping sync.WaitGroup
 	dropping.Go(func() {
 		for d := range deliveries {
-			last = d.DeliveryTag
+			t.last = d.DeliveryTag
 		}
 	})
-	cancelErr := ch.Cancel(tag, false)
-	if err == nil && cancelErr != nil {
-		err = fmt.Errorf("queue %q: %w", t.queue, explain(cancelErr))
+	defer dropping.Wait()
+	if err != nil {
+		_ = ch.Close() // deliveries ends
+		return nil, err
 	}
-	dropping.Wait()
-	return all, last, err
+	if err := ch.Cancel(tag, false); err != nil {
+		return nil, fmt.Errorf("queue %q: %w", t.queue, explain(err))
+	}
+	return all, nil
 }
 
 const (
@@ -145,27 +126,24 @@ func (t *Taker) Sample(ctx context.Context, n int) (batch []wire.Delivery, err e
 	if err != nil {
 		return nil, explain(err)
 	}
-	var last uint64
 	for bytes, asked := 0, 0; len(batch) < n && bytes < maxSampleBytes; {
 		asked = min(n-len(batch), t.size)
-		all, delivered, err := t.window(ctx, ch, asked)
+		all, err := t.window(ctx, ch, asked)
 		if err != nil {
 			_ = ch.Close()
 			return nil, err
 		}
-		last = max(last, delivered)
 		for i := range all {
 			bytes += len(all[i].Body)
 		}
-		t.size = fittingWindow(all, t.size, maxWindow)
 		if batch = append(batch, t.delivered(all)...); len(all) < asked {
 			break
 		}
 	}
 	// Requeue a few at a time and wait for the queue. A quorum queue loses the order of more than 32 in one
 	// command, and the channel merges commands that wait (RabbitMQ 3.10 and 4.3, TestASampleIsPutBack).
-	for tag := uint64(0); tag < last; {
-		tag = min(tag+requeuedAtOnce, last)
+	for tag := uint64(0); tag < t.last; {
+		tag = min(tag+requeuedAtOnce, t.last)
 		if err := ch.Nack(tag, true, true); err != nil {
 			return nil, fmt.Errorf("requeueing: %w", explain(err))
 		}

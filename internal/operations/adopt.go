@@ -40,13 +40,11 @@ type DeadLetters interface {
 // Source takes messages from a queue, and parks them. Its methods are called from one goroutine.
 type Source interface {
 	// Park takes up to most messages, and parks and acknowledges them; fewer where they are large, and
-	// none where there are none. After an error n are parked, and others may be; none is acknowledged, and
-	// those that come again in the same epoch have the same id. again: some had been delivered before.
+	// none where there are none. After an error they may be parked, and not acknowledged: those that come
+	// again in the same epoch have the same id. again: some had been delivered before.
 	//
 	// With ErrNewEpoch nothing is parked: call it again with an epoch that was not used before.
 	Park(ctx context.Context, most int, epoch int64) (n int, again bool, err error)
-	// Done acknowledges the n messages of a Park that returned an error.
-	Done() error
 	// Ready returns how many messages are left.
 	Ready() (int, error)
 	Close()
@@ -342,7 +340,7 @@ const maxParkErrors = 3
 const epochBits = 40
 
 // maxUnacknowledged is more than a Source has unacknowledged at any time.
-const maxUnacknowledged = 8192
+const maxUnacknowledged = 2048
 
 func (r *Runner) adoptNext(ctx context.Context, op *operation) (next time.Time, err error) {
 	if op.unsaved != nil { // before anything else is taken
@@ -353,10 +351,7 @@ func (r *Runner) adoptNext(ctx context.Context, op *operation) (next time.Time, 
 		return r.endAdoption(ctx, op)
 	}
 	now := time.Now()
-	n := left
-	if op.Rate > 0 {
-		n = min(left, op.maxByRate())
-	}
+	n := min(chunk, left, op.maxByRate())
 	if readyAt := op.allows(now, int(n)); !readyAt.IsZero() {
 		return readyAt, nil
 	}
@@ -373,7 +368,7 @@ func (r *Runner) adoptNext(ctx context.Context, op *operation) (next time.Time, 
 		op.closeSource()
 		return now, nil
 	case err != nil:
-		return r.adoptionFailed(ctx, op, int64(parked), err)
+		return r.adoptionFailed(ctx, op, err)
 	case parked == 0:
 		return r.noneLeft(ctx, op)
 	}
@@ -428,20 +423,14 @@ func (r *Runner) noneLeft(ctx context.Context, op *operation) (time.Time, error)
 	return r.endAdoption(ctx, op)
 }
 
-// adoptionFailed stops an adoption where trying again could harm, or cannot succeed. n messages were parked before it
-// failed.
-func (r *Runner) adoptionFailed(ctx context.Context, op *operation, n int64, err error) (time.Time, error) {
-	defer op.closeSource()
+// adoptionFailed stops an adoption where trying again could harm, or cannot succeed.
+func (r *Runner) adoptionFailed(ctx context.Context, op *operation, err error) (time.Time, error) {
+	op.closeSource()
 	stop := func(why string) (time.Time, error) {
 		p := op.progress
 		now := r.now()
-		p.Done += n
 		p.State, p.Why, p.Ended = Stopped, why, &now
-		err := r.saveAdoption(ctx, op, p)
-		if err == nil && n > 0 {
-			_ = op.source.Done() // last: a crash before it parks these twice, one after it would lose others
-		}
-		return time.Now(), err
+		return time.Now(), r.saveAdoption(ctx, op, p)
 	}
 	left := "what is left is in RabbitMQ as it was"
 	switch {

@@ -271,30 +271,23 @@ type adopted struct {
 
 // Park implements operations.Source.
 func (s *adopted) Park(ctx context.Context, limit int, epoch int64) (n int, again bool, err error) {
-	s.intake.SetEpoch(strconv.FormatInt(epoch, 10))
-	park := func(batch []wire.Delivery) error { return s.intake.Handle(context.WithoutCancel(ctx), batch) }
-	if held := s.held; held != nil {
-		if s.held, err = nil, park(held); err != nil {
+	batch := s.held
+	if s.held = nil; batch == nil {
+		if batch, err = s.Take(ctx, limit); err != nil || len(batch) == 0 {
 			return 0, false, err
 		}
-		return len(held), false, s.Done()
 	}
-	n, err = s.Take(ctx, limit, func(batch []wire.Delivery) error {
-		again = again || slices.ContainsFunc(batch, func(d wire.Delivery) bool { return d.Redelivered })
-		begun := s.begun
-		if s.begun = true; !begun && !again {
-			// An earlier process may have acknowledged a batch and died before it wrote the next epoch. Equal
-			// messages before and after would share ids.
-			s.held = batch
-			return nil
-		}
-		return park(batch)
-	})
-	switch {
-	case err != nil || n == 0:
-		return n, again, err
-	case s.held != nil:
+	again = slices.ContainsFunc(batch, func(d wire.Delivery) bool { return d.Redelivered })
+	begun := s.begun
+	if s.begun = true; !begun && !again {
+		// An earlier process may have acknowledged a batch and died before it wrote the next epoch. Equal
+		// messages before and after would share ids.
+		s.held = batch
 		return 0, false, operations.ErrNewEpoch
 	}
-	return n, again, s.Done()
+	s.intake.SetEpoch(strconv.FormatInt(epoch, 10))
+	if err := s.intake.Handle(context.WithoutCancel(ctx), batch); err != nil {
+		return 0, false, err
+	}
+	return len(batch), again, s.Done()
 }
