@@ -400,6 +400,9 @@ func queueDetail(w io.Writer, q inspect.QueueDetail, now time.Time) {
 		if c.Head == "Retries" && q.NotEnrolled != "" {
 			value = fmt.Sprintf("no: %s; redrive enroll %s", q.NotEnrolled, doctor.Quote(q.Name))
 		}
+		if c.Head == "Retries" && q.Alone {
+			value = "by RabbitMQ alone, after the same wait each time; nothing is parked"
+		}
 		all = append(all, [2]string{cmp.Or(c.Head, c.Field), value})
 	}
 	for _, c := range q.Conditions {
@@ -418,7 +421,7 @@ func queueDetail(w io.Writer, q inspect.QueueDetail, now time.Time) {
 		if len(f.Rules) > 0 {
 			all = append(all, [2]string{"Rules", count(len(f.Rules))})
 		}
-	} else if q.NotEnrolled == "" {
+	} else if q.NotEnrolled == "" && !q.Alone {
 		all = append(all, [2]string{"No policy", "every failed message is parked"})
 	}
 	pairs(w, all)

@@ -388,7 +388,7 @@ func deadLettering(s *Scene) (all []Finding) {
 					Why:    "Redrive retries a message with its own routing key, and this one replaces it.",
 					Remedy: s.unset(q, "dead-letter-routing-key")})
 			}
-		case strings.HasPrefix(to, wire.DelayPrefix):
+		case q.RetriedAlone() && !lost:
 			// RabbitMQ alone retries them.
 		case lost:
 			becomes := "are dropped"

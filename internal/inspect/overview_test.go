@@ -1,6 +1,7 @@
 package inspect_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -410,7 +411,7 @@ func TestOneQueue(t *testing.T) {
 			d.Broker.(*inspecttest.Queues).Set(queue, inspect.AtBroker{Exists: true, DeadLetters: to})
 			q, err := d.Queue(ctx, by, queue)
 			must(t, err)
-			return q.NotEnrolled
+			return cmp.Or(q.NotEnrolled, map[bool]string{true: "alone"}[q.Alone])
 		}
 		d.Checkup = func(string) inspect.Checkup { return inspect.Checkup{Forgotten: []string{"mail", "old1", "secret"}} }
 		seen, err := d.LastCheckup(ctx, caller(auth.Viewer, "old?"))
@@ -419,6 +420,7 @@ func TestOneQueue(t *testing.T) {
 		}
 		few, viewer := caller(auth.Viewer, "old?"), caller(auth.Viewer)
 		expect.Equal(t, unenrolled(viewer, "old1", ""), "", "it may be enrolled")
+		expect.Equal(t, unenrolled(few, "old5", inspect.Alone), "alone", "of one that RabbitMQ alone retries")
 		expect.Equal(t, unenrolled(viewer, "old2", inspect.Nowhere), "not enrolled, what consumers reject is gone",
 			"of a queue without an exchange")
 		expect.Equal(t, unenrolled(viewer, "old3", `to the queue "secret"`),

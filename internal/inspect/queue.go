@@ -79,8 +79,12 @@ type AtBroker struct {
 	DeadLetters string `json:"-" csv:"-"`
 }
 
-// Nowhere is the AtBroker.DeadLetters of a queue without a dead-letter exchange.
-const Nowhere = "nowhere"
+// Nowhere is the AtBroker.DeadLetters of a queue without a dead-letter exchange, and Alone of one from which
+// RabbitMQ alone retries.
+const (
+	Nowhere = "nowhere"
+	Alone   = "alone"
+)
 
 // BrokerColumns show what RabbitMQ says of a queue, on the page and on the command line.
 var BrokerColumns = []Column[AtBroker]{{Field: "Consumers"}, {Field: "Ready"}, {Field: "Unacked", Narrow: 3}}
@@ -131,6 +135,8 @@ type QueueDetail struct {
 	Checkup    Checkup               `json:"checkup" doc:"What redrive doctor would say of the queue."`
 	// NotEnrolled is set only for queues that Queues does not list: kept messages of the others are retried.
 	NotEnrolled string `json:"not_enrolled,omitempty" doc:"Why the service receives no dead letter of the queue."`
+	// Alone is set for such queues only, too.
+	Alone bool `json:"alone,omitempty" doc:"RabbitMQ alone retries what is rejected: redrive topology fixed."`
 }
 
 // Checkup is what the checks of redrive doctor found about queues.
@@ -215,6 +221,8 @@ func (in *Inspector) Queue(ctx context.Context, by auth.Caller, name string) (d 
 	if d.Broker != nil && !listed {
 		switch to := d.Broker.DeadLetters; {
 		case to == "":
+		case to == Alone:
+			d.Alone = true
 		case to == Nowhere:
 			d.NotEnrolled = "not enrolled, what consumers reject is gone"
 		case by.Queues != nil: // the text names another queue or exchange

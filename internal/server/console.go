@@ -169,6 +169,8 @@ func (q brokerQueues) deadLettersElsewhere(name string, at *management.Queue) st
 		return "to the default exchange"
 	case exchange == wire.ExchangeDeadLetters:
 		return ""
+	case at.RetriedAlone():
+		return inspect.Alone
 	default:
 		return fmt.Sprintf("to the exchange %q", exchange)
 	}

@@ -798,6 +798,8 @@ func TestThePageOfAQueueThatIsNotEnrolled(t *testing.T) {
 	expect.Contains(t, page, "the page", "Retries: no: not enrolled, what consumers reject is gone. Enroll it:",
 		"<code>redrive enroll old.reports</code>")
 	expect.Equal(t, strings.Contains(page, "retries work"), false, "it says that it is retried")
+	s.Told.At["alone"] = inspect.AtBroker{Exists: true, DeadLetters: inspect.Alone}
+	expect.Contains(t, shown(s, "/queues/alone"), "the page of one that RabbitMQ retries", "Retries: by RabbitMQ alone,")
 	expect.Contains(t, shown(s, "/queues/orders.capture"), "the page of another", "Retries: <")
 }
 

@@ -695,13 +695,11 @@ func (a *FixedDelay) Topology() delay.Topology {
 }
 
 func (a *FixedDelay) target() Target {
-	return Target{Exchange: a.name, RoutingKey: a.queue, PolicyPrefix: fixedDelayPrefix, AtMostOnce: true,
+	return Target{Exchange: a.name, RoutingKey: a.queue, PolicyPrefix: management.FixedDelayPrefix, AtMostOnce: true,
 		Makes: fmt.Sprintf("make exchange and queue %q, where a rejected message waits %s, and the way back to "+
 			"its queue", a.name, policy.FormatDuration(a.delay)),
 		topology: a.Topology()}
 }
-
-const fixedDelayPrefix = "redrive-fixed."
 
 // Policy dead-letters the work queue to it, for where no other policy applies; Plan merges them.
 func (a *FixedDelay) Policy() management.Policy { return a.target().policy(a.queue) }
@@ -725,7 +723,7 @@ func (a *FixedDelay) Plan(ctx context.Context, m *management.Client) (*Plan, err
 
 // UndoFixedDelay removes its policy. Messages that wait are still retried, so all else stays.
 func UndoFixedDelay(ctx context.Context, m *management.Client, queue string) error {
-	return undo(ctx, m, Target{PolicyPrefix: fixedDelayPrefix}.policy(queue), queue)
+	return undo(ctx, m, Target{PolicyPrefix: management.FixedDelayPrefix}.policy(queue), queue)
 }
 
 // Warnings returns what a person should know before using it.

@@ -144,6 +144,15 @@ func (q *Queue) Setting(key string) any {
 	return q.Effective[key]
 }
 
+// FixedDelayPrefix begins the names of the policies of `redrive topology fixed`.
+const FixedDelayPrefix = "redrive-fixed."
+
+// RetriedAlone reports whether RabbitMQ alone retries what is rejected, in queues of Redrive's.
+func (q *Queue) RetriedAlone() bool {
+	to, _ := q.Setting("dead-letter-exchange").(string)
+	return strings.HasPrefix(to, wire.DelayPrefix) || to != "" && strings.HasPrefix(q.Policy, FixedDelayPrefix)
+}
+
 // TTL is the time to live of its messages: the shorter one of the argument and the policy. 0: none.
 func (q *Queue) TTL() time.Duration {
 	var ttl time.Duration
