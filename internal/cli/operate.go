@@ -16,9 +16,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/doctor"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/query"
 )
 
 // operate makes a plan of what a query finds, shows it, asks, starts it and follows it.
@@ -117,6 +119,10 @@ func ended(w io.Writer, op operations.Operation) {
 	}
 	if op.Replayed != nil && op.Replayed.Until == nil && op.Done > 0 {
 		fmt.Fprintf(w, "counting what fails again continues: redrive ops watch %s --settled\n", plain(op.ID))
+	}
+	if op.Verb == actions.Adopt && op.Done > 0 {
+		fmt.Fprintf(w, "what failed: redrive groups; send them back: redrive replay %s --dry-run\n",
+			plain(doctor.Quote("state:parked adopted:"+query.Quote(op.From))))
 	}
 	if op.HasRest() {
 		fmt.Fprintf(w, "replay the rest: redrive replay --rest-of %s\n", plain(op.ID))

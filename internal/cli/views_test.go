@@ -759,7 +759,11 @@ func TestAQueueIsShownWhole(t *testing.T) {
 	if shown := text(func(w io.Writer) { queueDetail(w, q, now) }); !strings.Contains(shown, "every failed message is parked") {
 		t.Errorf("without a policy it shows\n%s", shown)
 	}
-	q.NotEnrolled = "not enrolled, what consumers reject is gone"
+	q.Alone = true
+	shown = text(func(w io.Writer) { queueDetail(w, q, now) })
+	expect.Contains(t, shown, "one that RabbitMQ retries", "Retries      by RabbitMQ alone, ")
+	expect.Equal(t, strings.Contains(shown, "No policy"), false, "it says that messages are parked")
+	q.Alone, q.NotEnrolled = false, "not enrolled, what consumers reject is gone"
 	shown = text(func(w io.Writer) { queueDetail(w, q, now) })
 	expect.Contains(t, shown, "one that is not enrolled", "no: not enrolled, what consumers reject is gone; redrive enroll 'orders eu'\n")
 	expect.Equal(t, strings.Contains(shown, "is parked"), false, "it says that messages are parked")
