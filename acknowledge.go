@@ -191,10 +191,9 @@ type Decision struct {
 	Why string
 }
 
-// Decide returns what would become of m if its handler returned failure, by the code that
-// decides at run time. It connects to nothing, and the same arguments have the same
-// result. Of m, Attempt and ID count: a zero Attempt is the first one, and the ID chooses
-// the jitter. The error is what is wrong with c, or a nil m.
+// Decide returns what would become of m if its handler returned failure, by the code that decides at run time. It
+// connects to nothing, and the same arguments have the same result. Of m, Attempt and ID count: a zero Attempt is the
+// first one, and the ID chooses the jitter. The error is what is wrong with c, or a nil m.
 //
 // Package redrivetest follows a message through all its attempts.
 func (c Consumer) Decide(m *Message, failure error) (Decision, error) {
@@ -228,8 +227,7 @@ type failure struct {
 	notRetried bool // Consumer.Retry does not retry it
 }
 
-// classify reads what an error asks for. A panic in the user's code is a failure like a
-// handler's.
+// classify reads what an error asks for. A panic in the user's code is a failure like a handler's.
 func (a *acknowledger) classify(err error) (f failure) {
 	p := catch(func() {
 		f = failure{err: err, text: textOf(err), discard: errors.Is(err, ErrDiscard),
@@ -304,12 +302,11 @@ const (
 	maxPublishWait = 15 * time.Second
 )
 
-// publishUntilConfirmed publishes a message to where it waits, and again until RabbitMQ has
-// confirmed it. Its error is wire.ErrUnacceptable when RabbitMQ never accepts it, and another
-// when ctx ended first. elsewhere is for destinations that are not ours: one that is missing or
-// forbidden is tried once. The service tries once and waits in its store (retry.Sender,
-// retry.DelayQueues); here RabbitMQ has the only copy until the new one is confirmed, so
-// publishing again is all that can be done.
+// publishUntilConfirmed publishes a message to where it waits, and again until RabbitMQ has confirmed it. Its error is
+// wire.ErrUnacceptable when RabbitMQ never accepts it, and another when ctx ended first. elsewhere is for destinations
+// that are not ours: one that is missing or forbidden is tried once. The service tries once and waits in its store
+// (retry.Sender, retry.DelayQueues); here RabbitMQ has the only copy until the new one is confirmed, so publishing
+// again is all that can be done.
 func (a *acknowledger) publishUntilConfirmed(
 	ctx context.Context, out wire.Outgoing, t delay.Ticket, elsewhere bool,
 ) error {
@@ -403,9 +400,8 @@ func (a *acknowledger) outgoing(m *Message, f *failure, parkedFor string, t dela
 	return out
 }
 
-// newID returns the id of a message that fails for the first time. If the publisher has set a
-// message id, it is made from that and the content, so that it is the same when RabbitMQ
-// delivers the message again after a crash.
+// newID returns the id of a message that fails for the first time. If the publisher has set a message id, it is made
+// from that and the content, so that it is the same when RabbitMQ delivers the message again after a crash.
 func newID(queue string, m *wire.Message) string {
 	if m.MessageID == "" {
 		return headers.NewID(m).String()
@@ -560,10 +556,9 @@ type Settler struct {
 
 var errZeroSettler = hint.Errorf("make one with Client.NewSettler", "redrive: the Settler is nil or its zero value")
 
-// NewSettler makes a Settler for one queue, which lasts until Client.Close. It declares what
-// consumer.Wait needs in RabbitMQ, for as long as it takes or until ctx ends. Of consumer,
-// Queue, Policy, Wait and Retry are used. Its errors are those with which Consume cannot
-// begin.
+// NewSettler makes a Settler for one queue, which lasts until Client.Close. It declares what consumer.Wait needs in
+// RabbitMQ, for as long as it takes or until ctx ends. Of consumer, Queue, Policy, Wait and Retry are used. Its errors
+// are those with which Consume cannot begin.
 func (c *Client) NewSettler(ctx context.Context, consumer Consumer) (*Settler, error) {
 	if c == nil || c.publish == nil {
 		return nil, errZero
@@ -595,11 +590,10 @@ func (s *Settler) Message(d *amqp.Delivery) *Message {
 	return m
 }
 
-// Settle ends an attempt as a Handler's return of failure does: with nil it acknowledges d;
-// otherwise it publishes the message to where it waits for its next attempt, or is parked,
-// waits for RabbitMQ's confirm until ctx ends, and then acknowledges d. On an error d is
-// not acknowledged, and RabbitMQ will deliver it again; if the Outcome is Unacknowledged,
-// the copy exists all the same.
+// Settle ends an attempt as a Handler's return of failure does: with nil it acknowledges d; otherwise it publishes the
+// message to where it waits for its next attempt, or is parked, waits for RabbitMQ's confirm until ctx ends, and then
+// acknowledges d. On an error d is not acknowledged, and RabbitMQ will deliver it again; if the Outcome is
+// Unacknowledged, the copy exists all the same.
 func (s *Settler) Settle(ctx context.Context, d *amqp.Delivery, failure error) (Outcome, error) {
 	switch {
 	case s == nil || s.acknowledger == nil:

@@ -21,18 +21,16 @@ import (
 
 // Config configures a Client. URLs is required.
 type Config struct {
-	// URLs are the addresses of the nodes of one RabbitMQ cluster, amqp:// or amqps://,
-	// all with the same virtual host, user and password. Each connection goes to one of
-	// them at random, and to the next when that one fails. One string may hold several,
-	// separated by commas, as an environment variable does.
+	// URLs are the addresses of the nodes of one RabbitMQ cluster, amqp:// or amqps://, all with the same virtual host,
+	// user and password. Each connection goes to one of them at random, and to the next when that one fails. One string
+	// may hold several, separated by commas, as an environment variable does.
 	//
 	// These parameters may follow a "?": cacertfile, certfile, keyfile (files in PEM, read
 	// for each new connection), server_name_indication, auth_mechanism (plain, amqplain or
 	// external), heartbeat (seconds) and connection_timeout (milliseconds).
 	URLs []string
 
-	// AMQP configures the connections. Its zero value suits most programs. These of its
-	// fields are used:
+	// AMQP configures the connections. Its zero value suits most programs. These of its fields are used:
 	//
 	//   - SASL replaces the user and password of URLs. It is called at each new connection,
 	//     so an implementation may return a token that has been renewed.
@@ -46,13 +44,11 @@ type Config struct {
 	//   - Vhost replaces the virtual host of URLs.
 	//   - ChannelMax and Locale are passed on.
 	//
-	// FrameSize and Recovery must not be set: the Client agrees on RabbitMQ's frame size,
-	// and recovers by itself.
+	// FrameSize and Recovery must not be set: the Client agrees on RabbitMQ's frame size, and recovers by itself.
 	AMQP amqp.Config
 
-	// Verify makes the Client declare nothing: what is missing in RabbitMQ is an error
-	// instead, except for the exchange redrive.failures, which the service declares. It is for users
-	// without the permission to configure.
+	// Verify makes the Client declare nothing: what is missing in RabbitMQ is an error instead, except for the exchange
+	// redrive.failures, which the service declares. It is for users without the permission to configure.
 	Verify bool
 
 	// Log receives what a person should know, and never a payload. The default is slog.Default.
@@ -61,12 +57,10 @@ type Config struct {
 	// Metrics receives counts and durations. Its zero value ignores them.
 	Metrics Metrics
 
-	// OnParked, if not nil, is called after a message of any consumer was parked. Calls
-	// come from one goroutine, in the order of parking, and delay no consumer: while
-	// 1,024 of them wait, further ones are dropped. A panic is recovered and logged.
-	// Metrics.Hook counts calls, panics and drops. Close waits up to 5 s for calls that are
-	// left; then ctx ends, those that have not begun are dropped, and Close waits a second
-	// longer for the one under way.
+	// OnParked, if not nil, is called after a message of any consumer was parked. Calls come from one goroutine, in the
+	// order of parking, and delay no consumer: while 1,024 of them wait, further ones are dropped. A panic is recovered
+	// and logged. Metrics.Hook counts calls, panics and drops. Close waits up to 5 s for calls that are left; then ctx
+	// ends, those that have not begun are dropped, and Close waits a second longer for the one under way.
 	OnParked func(ctx context.Context, m ParkedMessage)
 }
 
@@ -136,11 +130,10 @@ var (
 	errZero   = hint.Errorf("make one with NewClient", "redrive: the Client is nil or its zero value")
 )
 
-// NewClient connects to RabbitMQ, for as long as it takes or until ctx ends. It returns
-// immediately on errors that retrying cannot fix: a Config that is not valid, a wrong
-// password, a virtual host that does not exist, a certificate that is not trusted;
-// errors.Is finds the last three as wire.ErrForbidden, wire.ErrNoVHost and wire.ErrTLS.
-// When ctx ends first, it returns the error of ctx.
+// NewClient connects to RabbitMQ, for as long as it takes or until ctx ends. It returns immediately on errors that
+// retrying cannot fix: a Config that is not valid, a wrong password, a virtual host that does not exist, a certificate
+// that is not trusted; errors.Is finds the last three as wire.ErrForbidden, wire.ErrNoVHost and wire.ErrTLS. When ctx
+// ends first, it returns the error of ctx.
 //
 // ctx is for connecting only. The Client lasts until Close.
 func NewClient(ctx context.Context, config Config) (*Client, error) {
@@ -175,17 +168,15 @@ func NewClient(ctx context.Context, config Config) (*Client, error) {
 	return c, nil
 }
 
-// Consume runs one consumer until ctx ends or Close is called. Then it stops consuming,
-// lets handlers finish within Consumer.Shutdown, settles their messages, and returns nil;
-// messages that were only prefetched are requeued. Where ctx ends before it could begin, it
-// returns ctx's cause. A program with several
-// queues calls it once for each, from a goroutine each. The consumers are independent.
+// Consume runs one consumer until ctx ends or Close is called. Then it stops consuming, lets handlers finish within
+// Consumer.Shutdown, settles their messages, and returns nil; messages that were only prefetched are requeued. Where
+// ctx ends before it could begin, it returns ctx's cause. A program with several queues calls it once for each, from a
+// goroutine each. The consumers are independent.
 //
-// It declares what the consumer needs in RabbitMQ beside its queue, which must exist, and
-// consumes again for as long as it takes when its channel or connection is lost. It returns
-// an error only when consumer is not valid; when it cannot begin, for a reason that a person
-// must fix, such as a missing queue (wire.ErrQueueGone) or permission (wire.ErrForbidden);
-// when handlers did not return in time; and when the client is closed.
+// It declares what the consumer needs in RabbitMQ beside its queue, which must exist, and consumes again for as long as
+// it takes when its channel or connection is lost. It returns an error only when consumer is not valid; when it cannot
+// begin, for a reason that a person must fix, such as a missing queue (wire.ErrQueueGone) or permission
+// (wire.ErrForbidden); when handlers did not return in time; and when the client is closed.
 func (c *Client) Consume(ctx context.Context, consumer Consumer) error {
 	if c == nil || c.publish == nil {
 		return errZero
@@ -269,9 +260,8 @@ func (c *Client) newAcknowledger(consumer Consumer) *acknowledger {
 		verify: c.config.Verify, log: c.config.Log, publish: c.publish, closed: c.connCtx.Done(), parked: c.hook.add}
 }
 
-// Metrics receives what a Client does. Each of its functions may be nil. They are called
-// from many goroutines at once and must not block; a panic in one of them is recovered, and
-// the first one is logged.
+// Metrics receives what a Client does. Each of its functions may be nil. They are called from many goroutines at once
+// and must not block; a panic in one of them is recovered, and the first one is logged.
 //
 // Package redriveprom makes one for Prometheus.
 type Metrics struct {
@@ -328,8 +318,7 @@ func count[E any](c *Client, queue string, f func(E), event E) {
 	}
 }
 
-// ParkedMessage is a message that was parked: it is in the queue redrive.parked until a
-// person replays or discards it.
+// ParkedMessage is a message that was parked: it is in the queue redrive.parked until a person replays or discards it.
 type ParkedMessage struct {
 	Queue     string // the work queue
 	ID        string // its header x-redrive-id
@@ -424,8 +413,7 @@ func (h *hook) count(queue string, r HookResult) {
 	count(h.client, queue, h.client.config.Metrics.Hook, HookEvent{queue, r})
 }
 
-// close waits for the remaining calls, for hookGrace, and then for returnGrace for the one
-// under way.
+// close waits for the remaining calls, for hookGrace, and then for returnGrace for the one under way.
 func (h *hook) close() {
 	if h == nil {
 		return

@@ -23,9 +23,8 @@ import (
 type Consumer struct {
 	// Queue is the work queue. It must exist. A quorum queue is the better one.
 	Queue string
-	// Policy says how many attempts a message gets, what wait is between them, and what
-	// becomes of it after the last one. Its Name and Queues may be left out; its Reasons
-	// are not used.
+	// Policy says how many attempts a message gets, what wait is between them, and what becomes of it after the last
+	// one. Its Name and Queues may be left out; its Reasons are not used.
 	Policy policy.Policy
 	// Wait is where messages wait for their next attempt. Levels suits most.
 	Wait Way
@@ -37,42 +36,36 @@ type Consumer struct {
 	// Batch handles several messages at once, instead of Handler.
 	Batch Batch
 
-	// Retry tells which errors are retried; messages with others are parked. The default
-	// is all of them. It is not asked about ErrDiscard, *ParkError and *RetryAfterError. A
-	// panic in it is a failure like one in the handler.
+	// Retry tells which errors are retried; messages with others are parked. The default is all of them. It is not
+	// asked about ErrDiscard, *ParkError and *RetryAfterError. A panic in it is a failure like one in the handler.
 	Retry func(error) bool
 
-	// MaxDeliveries is how often RabbitMQ may deliver a message of a quorum queue without an
-	// acknowledgement, before it is parked with ErrMaxDeliveries instead of handled once more: its
-	// handler may end the process each time. From 2 to 1,000,000, or -1 for no limit; the default is
-	// 10. Messages that were delivered thrice are handled alone, so that those beside the one at
-	// fault are acknowledged. A classic queue counts nothing, so there none is parked for this;
-	// after a start the redelivered ones are handled alone until a handler returns. With Native the
-	// policy's attempts are the limit.
+	// MaxDeliveries is how often RabbitMQ may deliver a message of a quorum queue without an acknowledgement, before it
+	// is parked with ErrMaxDeliveries instead of handled once more: its handler may end the process each time. From 2
+	// to 1,000,000, or -1 for no limit; the default is 10. Messages that were delivered thrice are handled alone, so
+	// that those beside the one at fault are acknowledged. A classic queue counts nothing, so there none is parked for
+	// this; after a start the redelivered ones are handled alone until a handler returns. With Native the policy's
+	// attempts are the limit.
 	MaxDeliveries int
 
 	// Concurrency is the number of handlers at once, from 1 to 65,535. The default is 1.
 	Concurrency int
-	// Prefetch is the number of messages that RabbitMQ delivers ahead of their
-	// acknowledgement, at most 65,535. RabbitMQ's consumer_timeout counts also for those
-	// that no handler has seen yet, see docs/how-to/library.md. The default is 2 × Concurrency,
-	// so that none waits for more than one other; it may be as low as Concurrency, for
-	// handlers that take longer than half of that timeout, and higher for those that take
-	// less than about 10 ms. With batches, multiply each of these by Batch.Size.
+	// Prefetch is the number of messages that RabbitMQ delivers ahead of their acknowledgement, at most 65,535.
+	// RabbitMQ's consumer_timeout counts also for those that no handler has seen yet, see docs/how-to/library.md. The
+	// default is 2 × Concurrency, so that none waits for more than one other; it may be as low as Concurrency, for
+	// handlers that take longer than half of that timeout, and higher for those that take less than about 10 ms. With
+	// batches, multiply each of these by Batch.Size.
 	Prefetch int
-	// Timeout is the deadline of the context of one attempt, or of one batch. The default
-	// is none.
+	// Timeout is the deadline of the context of one attempt, or of one batch. The default is none.
 	Timeout time.Duration
-	// Shutdown is how long handlers, and the publishing of what failed, may take after the
-	// consumer was stopped. Then the contexts of handlers end; a handler that has not
-	// returned a second later is left behind. The default is 30 s.
+	// Shutdown is how long handlers, and the publishing of what failed, may take after the consumer was stopped. Then
+	// the contexts of handlers end; a handler that has not returned a second later is left behind. The default is 30 s.
 	Shutdown time.Duration
 }
 
-// Handler is one attempt at a message. A nil error is a success: the message is
-// acknowledged. Any other error, and a panic, is a failure that is retried as
-// Consumer.Policy says, except for ErrDiscard, *ParkError and *RetryAfterError, alone or
-// wrapped. Handlers run at once, as many as Consumer.Concurrency says.
+// Handler is one attempt at a message. A nil error is a success: the message is acknowledged. Any other error, and a
+// panic, is a failure that is retried as Consumer.Policy says, except for ErrDiscard, *ParkError and *RetryAfterError,
+// alone or wrapped. Handlers run at once, as many as Consumer.Concurrency says.
 //
 // A handler must return when ctx ends. An error that it returns after the consumer's
 // Shutdown is no failure: RabbitMQ delivers the message again.
@@ -89,8 +82,7 @@ type Middleware func(next Handler) Handler
 // maxPrefetch is the largest number that AMQP's basic.qos can carry.
 const maxPrefetch = 65535
 
-// validate returns an error for what can be found wrong without a connection, and sets the
-// defaults.
+// validate returns an error for what can be found wrong without a connection, and sets the defaults.
 func (c *Consumer) validate(verify bool) (Handler, error) {
 	if err := errors.Join(c.validateSettings(), c.validateVerify(verify)); err != nil {
 		return nil, err
@@ -98,8 +90,7 @@ func (c *Consumer) validate(verify bool) (Handler, error) {
 	return c.handler()
 }
 
-// validateVerify refuses a way that declares queues when they are needed, where nothing may be
-// declared.
+// validateVerify refuses a way that declares queues when they are needed, where nothing may be declared.
 func (c *Consumer) validateVerify(verify bool) error {
 	if !verify || c.Wait.way == nil {
 		return nil
@@ -239,17 +230,15 @@ type Message struct {
 
 	// Queue is the work queue.
 	Queue string
-	// ID is the same at every attempt from the second one on; also on a duplicate after a
-	// crash, if the publisher has set a message id. It is "" before the first failure, and at
-	// all attempts with Native.
+	// ID is the same at every attempt from the second one on; also on a duplicate after a crash, if the publisher has
+	// set a message id. It is "" before the first failure, and at all attempts with Native.
 	ID string
 	// Attempt is 1 at the first one, and one more after each failure. Once a person has
 	// replayed a parked message it begins with 1 again, and ID, FirstFailed and LastError stay.
 	Attempt int
 	// FirstFailed is when it first failed; zero before.
 	FirstFailed time.Time
-	// LastError is the text of the error of the attempt before, up to 2 KiB; "" before the
-	// first failure.
+	// LastError is the text of the error of the attempt before, up to 2 KiB; "" before the first failure.
 	LastError string
 	// Replays is how often people replayed it; 0 with Native.
 	Replays int
@@ -315,8 +304,7 @@ func cloneValue(v any) any {
 	return v
 }
 
-// ErrDiscard, returned by a handler, discards the message: it is acknowledged, and not
-// retried. It may be wrapped.
+// ErrDiscard, returned by a handler, discards the message: it is acknowledged, and not retried. It may be wrapped.
 var ErrDiscard = errors.New("redrive: discard the message")
 
 // ErrMaxDeliveries is the error of a message that was parked because of Consumer.MaxDeliveries.
@@ -367,8 +355,7 @@ func textOr(err error, without string) string {
 	return err.Error()
 }
 
-// PanicError is the error of an attempt whose handler panicked. Consumer.Retry and
-// ParkedMessage.Err get it.
+// PanicError is the error of an attempt whose handler panicked. Consumer.Retry and ParkedMessage.Err get it.
 type PanicError struct {
 	Value any    // as recover returned it
 	Stack []byte // the frames of runtime/debug.Stack that are not Redrive's own

@@ -1,6 +1,5 @@
-// Package redrive consumes RabbitMQ queues with retries: a message whose handler fails is
-// retried after a delay that grows, and what keeps failing is parked for a person. It needs
-// nothing but RabbitMQ 3.10 or later.
+// Package redrive consumes RabbitMQ queues with retries: a message whose handler fails is retried after a delay that
+// grows, and what keeps failing is parked for a person. It needs nothing but RabbitMQ 3.10 or later.
 //
 //	err := redrive.Consume(ctx, redrive.Config{URLs: []string{"amqp://guest:guest@localhost"}}, redrive.Consumer{
 //		Queue:  "orders.created",
@@ -16,8 +15,7 @@
 //
 // # Several queues
 //
-// A [Client] serves any number of consumers with two connections, one that consumes and
-// one that publishes:
+// A [Client] serves any number of consumers with two connections, one that consumes and one that publishes:
 //
 //	client, err := redrive.NewClient(ctx, redrive.Config{URLs: urls})
 //	if err != nil {
@@ -38,26 +36,21 @@
 // They may be wrapped with %w. Consumer.Retry chooses which other errors are retried. A test asserts a
 // handler's error with errors.Is and errors.As: the types are [*ParkError] and [*RetryAfterError].
 //
-// A handler sees the message as it was first published: exchange, routing key, headers and
-// properties are restored at each attempt. Message.Attempt, Message.FirstFailed and
-// Message.LastError say what happened since.
+// A handler sees the message as it was first published: exchange, routing key, headers and properties are restored at
+// each attempt. Message.Attempt, Message.FirstFailed and Message.LastError say what happened since.
 //
-// [Middleware] wraps handlers. A [Batch] handles several messages at once, each with an
-// outcome of its own.
+// [Middleware] wraps handlers. A [Batch] handles several messages at once, each with an outcome of its own.
 //
 // # What is promised
 //
-// A failed message is published to where it waits, RabbitMQ confirms that, and only then
-// is it acknowledged. If it cannot be published it stays unacknowledged, and that is tried
-// until it works or the consumer ends; then RabbitMQ delivers it again. So no message is
-// lost, and none is retried early. A crash between confirm and acknowledgement makes a
-// duplicate: it has the same Message.ID, if the publisher has set a message id, and the same
-// Message.Attempt.
+// A failed message is published to where it waits, RabbitMQ confirms that, and only then is it acknowledged. If it
+// cannot be published it stays unacknowledged, and that is tried until it works or the consumer ends; then RabbitMQ
+// delivers it again. So no message is lost, and none is retried early. A crash between confirm and acknowledgement
+// makes a duplicate: it has the same Message.ID, if the publisher has set a message id, and the same Message.Attempt.
 //
-// After the last attempt a message is in the queue redrive.parked, with the error in its
-// header x-redrive-error and the reason for parking in x-redrive-parked-for, unless the
-// policy discards or forwards it. Config.OnParked is called for it. When a person moves it from
-// there to its queue, it begins again at attempt 1.
+// After the last attempt a message is in the queue redrive.parked, with the error in its header x-redrive-error and the
+// reason for parking in x-redrive-parked-for, unless the policy discards or forwards it. Config.OnParked is called for
+// it. When a person moves it from there to its queue, it begins again at attempt 1.
 //
 // # Ways to wait
 //
@@ -75,8 +68,7 @@
 //
 // # Related packages
 //
-// A [Settler] is for programs that keep an amqp091-go loop of their own. Package
-// redrivetest follows a message through its attempts in tests, without a broker. Packages
-// redriveprom and redriveotel have metrics for Prometheus and traces for OpenTelemetry;
-// Config.Log takes a [log/slog.Logger], which never gets a payload.
+// A [Settler] is for programs that keep an amqp091-go loop of their own. Package redrivetest follows a message through
+// its attempts in tests, without a broker. Packages redriveprom and redriveotel have metrics for Prometheus and traces
+// for OpenTelemetry; Config.Log takes a [log/slog.Logger], which never gets a payload.
 package redrive

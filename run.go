@@ -67,9 +67,8 @@ type subscription struct {
 	unsettled *atomic.Int64   // messages whose attempt began, and that are not acknowledged
 }
 
-// consume works on one connection. When that is lost, handlers under way continue, and their
-// workers' places are free only when they have returned: a slow one delays neither the next
-// connection nor the others.
+// consume works on one connection. When that is lost, handlers under way continue, and their workers' places are free
+// only when they have returned: a slow one delays neither the next connection nor the others.
 func (r *run) consume(s broker.Subscription) {
 	// A failed message is published only while it can still be acknowledged: otherwise RabbitMQ
 	// delivers it again, and the copy would be a duplicate.
@@ -109,9 +108,8 @@ func (r *run) consume(s broker.Subscription) {
 }
 
 // prepareAgain declares the exchanges and queues that failed messages need once more when this is not the first
-// connection: the queue may be another of the same name, without bindings. Until that was tried
-// (see prepared) no failure is published; an alarm may delay it for long, and successful
-// messages must not wait for it.
+// connection: the queue may be another of the same name, without bindings. Until that was tried (see prepared) no
+// failure is published; an alarm may delay it for long, and successful messages must not wait for it.
 func (r *run) prepareAgain(ctx context.Context) (prepared <-chan struct{}) {
 	done := make(chan struct{})
 	if !r.reconnected {
@@ -252,9 +250,8 @@ func (r *run) attempt(sub subscription, d *amqp.Delivery, a attempt) {
 	r.leaveAndEnd(sub, d, &a)
 }
 
-// leaveAndEnd lets other messages be handled after one, and ends it. A suspect that succeeded ends
-// first, and RabbitMQ must know: the next one may end the process. One that failed would have the
-// others wait until its copy is confirmed.
+// leaveAndEnd lets other messages be handled after one, and ends it. A suspect that succeeded ends first, and RabbitMQ
+// must know: the next one may end the process. One that failed would have the others wait until its copy is confirmed.
 func (r *run) leaveAndEnd(sub subscription, d *amqp.Delivery, a *attempt) {
 	cleared := a.suspect && a.failed == nil
 	if !cleared {
@@ -380,8 +377,7 @@ const (
 	benefit = 5
 )
 
-// deliveries finds messages whose handler may have ended the process before. Its methods are safe
-// for concurrent use.
+// deliveries finds messages whose handler may have ended the process before. Its methods are safe for concurrent use.
 type deliveries struct {
 	max    int64        // as Consumer.MaxDeliveries
 	alone  sync.RWMutex // held for writing while a suspect is handled
@@ -439,10 +435,9 @@ type Batch struct {
 	Handler BatchHandler
 }
 
-// BatchHandler is one attempt at each of several messages, 1 to Batch.Size of them. It
-// returns the errors of those that failed, by the very pointers it was called with; nil is
-// a success of all. Each message is settled by itself: an error means for it what it means
-// when a Handler returns it. A panic, or an error for a message that is not of the batch,
+// BatchHandler is one attempt at each of several messages, 1 to Batch.Size of them. It returns the errors of those that
+// failed, by the very pointers it was called with; nil is a success of all. Each message is settled by itself: an error
+// means for it what it means when a Handler returns it. A panic, or an error for a message that is not of the batch,
 // fails all that have no error of their own.
 //
 // Different attempts at a message may be in different batches. When the consumer stops, a

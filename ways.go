@@ -16,8 +16,7 @@ type Way struct {
 	err error
 }
 
-// Limits describes what a Way can do and costs. docs/explanation/ways-to-wait.md compares
-// them.
+// Limits describes what a Way can do and costs. docs/explanation/ways-to-wait.md compares them.
 type Limits struct {
 	// Name of the way, as errors have it.
 	Name string
@@ -37,9 +36,8 @@ type Limits struct {
 	// DropsWhenFull: messages that come due while their work queue is full or has no leader are
 	// lost, since they are dead-lettered at-most-once.
 	DropsWhenFull bool
-	// ChangesRoutingKey: on the wire a message is retried with its work queue's name as
-	// routing key. The library shows the first one; a consumer without it finds that in the header
-	// x-redrive-routing-key.
+	// ChangesRoutingKey: on the wire a message is retried with its work queue's name as routing key. The library shows
+	// the first one; a consumer without it finds that in the header x-redrive-routing-key.
 	ChangesRoutingKey bool
 	// Survives says what waiting messages survive, in words.
 	Survives string
@@ -49,8 +47,7 @@ type Limits struct {
 	Needs string
 }
 
-// Limits returns the limits of the way; those of the zero Way, and of one that cannot be
-// made, are zero.
+// Limits returns the limits of the way; those of the zero Way, and of one that cannot be made, are zero.
 func (w Way) Limits() Limits {
 	if w.way == nil {
 		return Limits{}
@@ -69,28 +66,25 @@ func wrapWay[W delay.Way](w W, err error) Way {
 	return Way{way: w}
 }
 
-// Levels waits in one quorum queue per level, shared by all work queues. Behind them each work
-// queue has a queue of its own, so that one that is full or down delays no other. Delays are
-// rounded up to the next level, and jitter has no effect. Without arguments the levels are 1,
-// 2, 4, 8, 16 and 32 seconds, 1, 2, 5, 10 and 30 minutes, and an hour. Those beyond the policy's
-// longest delay are not declared. A level is a whole number of milliseconds up to
+// Levels waits in one quorum queue per level, shared by all work queues. Behind them each work queue has a queue of its
+// own, so that one that is full or down delays no other. Delays are rounded up to the next level, and jitter has no
+// effect. Without arguments the levels are 1, 2, 4, 8, 16 and 32 seconds, 1, 2, 5, 10 and 30 minutes, and an hour.
+// Those beyond the policy's longest delay are not declared. A level is a whole number of milliseconds up to
 // policy.LongestDelay. For the same delay before each attempt, give one level.
 func Levels(levels ...time.Duration) Way {
 	return wrapWay(delay.NewLevels(delay.Quorum, levels...))
 }
 
-// ClassicLevels is Levels in classic queues, which are on one node and dead-letter
-// at-most-once: messages that come due while their work queue cannot accept them are lost. A
-// quorum work queue cannot just after RabbitMQ has started, so messages that came due while
-// RabbitMQ was down are lost then.
+// ClassicLevels is Levels in classic queues, which are on one node and dead-letter at-most-once: messages that come due
+// while their work queue cannot accept them are lost. A quorum work queue cannot just after RabbitMQ has started, so
+// messages that came due while RabbitMQ was down are lost then.
 func ClassicLevels(levels ...time.Duration) Way {
 	return wrapWay(delay.NewLevels(delay.Classic, levels...))
 }
 
-// Dynamic waits in a queue for each delay that occurs, rounded up to two digits and at least
-// 0.1 s: at most 90 queues for each power of ten. A queue is declared when it is needed, and
-// expires when it is idle. They are classic queues, with the risk of ClassicLevels: a quorum
-// queue that expires is deleted with its messages.
+// Dynamic waits in a queue for each delay that occurs, rounded up to two digits and at least 0.1 s: at most 90 queues
+// for each power of ten. A queue is declared when it is needed, and expires when it is idle. They are classic queues,
+// with the risk of ClassicLevels: a quorum queue that expires is deleted with its messages.
 func Dynamic() Way { return wrapWay(delay.NewDynamic(100 * time.Millisecond)) }
 
 // MessageTTL waits in one quorum queue for each work queue, each message with a time to
@@ -109,9 +103,8 @@ func Service() Way { return Way{way: delay.Report{}} }
 // one node and in its memory. The plugin cannot run on RabbitMQ 4.3.
 func DelayedExchange() Way { return Way{way: delay.Plugin{}} }
 
-// Binary waits in 28 queues, one for each bit of the delay, shared by all work queues, each
-// of which has one of its own behind them as with Levels. Delays are up to 2²⁸ units,
-// rounded up to a unit. A unit is from 1 ms to 1 s.
+// Binary waits in 28 queues, one for each bit of the delay, shared by all work queues, each of which has one of its own
+// behind them as with Levels. Delays are up to 2²⁸ units, rounded up to a unit. A unit is from 1 ms to 1 s.
 func Binary(unit time.Duration) Way { return wrapWay(delay.NewLadder(unit)) }
 
 // Native waits in the work queue itself, which must be a quorum queue of RabbitMQ 4.3 or

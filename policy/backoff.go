@@ -166,8 +166,7 @@ var (
 	Equal = Jitter{kind: equal}
 )
 
-// Fraction makes a delay shorter or longer by up to f of itself: 0.2 turns 10 s into 8 to 12 s.
-// f is from 0 to 1.
+// Fraction makes a delay shorter or longer by up to f of itself: 0.2 turns 10 s into 8 to 12 s. f is from 0 to 1.
 func Fraction(f float64) Jitter { return Jitter{kind: fraction, fraction: f} }
 
 const defaultFraction = 0.2
@@ -237,8 +236,7 @@ func (j Jitter) Shortest(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (1 - j.share()))
 }
 
-// unit spreads seeds evenly over [0, 1) (the splitmix64 finaliser: seeds that
-// differ in one bit give unrelated values).
+// unit spreads seeds evenly over [0, 1) (the splitmix64 finaliser: seeds that differ in one bit give unrelated values).
 func unit(x uint64) float64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -1,6 +1,5 @@
-// Package policy decides what happens to a failed message: a failure in, a verdict out. It is
-// arithmetic: no clock, no network and no randomness of its own, so the same call always gives
-// the same answer.
+// Package policy decides what happens to a failed message: a failure in, a verdict out. It is arithmetic: no clock, no
+// network and no randomness of its own, so the same call always gives the same answer.
 package policy
 
 import (
@@ -15,8 +14,7 @@ import (
 	"unicode/utf8"
 )
 
-// LongestDelay is the longest delay of a policy: RabbitMQ's own limit for a message's time to
-// live, ten years.
+// LongestDelay is the longest delay of a policy: RabbitMQ's own limit for a message's time to live, ten years.
 const LongestDelay = 315_360_000_000 * time.Millisecond
 
 // Reported is the reason of a failure that a consumer reported itself. It is retried whatever
@@ -26,23 +24,19 @@ const Reported = "reported"
 // MaxAttempts is the largest number of attempts of a policy.
 const MaxAttempts = 1_000_000
 
-// Policy says for which queues it is, how many attempts their messages have, how long the delays
-// between those are, and what happens after the last. A Policy is not changed after Validate; it
-// may then be used from many goroutines.
+// Policy says for which queues it is, how many attempts their messages have, how long the delays between those are, and
+// what happens after the last. A Policy is not changed after Validate; it may then be used from many goroutines.
 type Policy struct {
 	Name string
-	// Queues are names of work queues, where * stands for any characters and ?
-	// for one.
+	// Queues are names of work queues, where * stands for any characters and ? for one.
 	Queues []string
-	// Attempts is the number of deliveries to a consumer in all, the first one
-	// included: at least 1.
+	// Attempts is the number of deliveries to a consumer in all, the first one included: at least 1.
 	Attempts int
 	Backoff  Backoff
 	Jitter   Jitter
 	// Rules decide about some failures: the first that matches.
 	Rules []Rule
-	// Reasons of RabbitMQ's that are retried; others are parked. Empty means
-	// rejected and delivery_limit.
+	// Reasons of RabbitMQ's that are retried; others are parked. Empty means rejected and delivery_limit.
 	Reasons   []string
 	Exhausted Exhausted
 	// MaxRetryAfter is the longest delay that a consumer may ask for itself (redrive.RetryAfter,
@@ -81,15 +75,13 @@ func (p *Policy) Settings() []Setting {
 	return all
 }
 
-// DefaultReasons are retried when a policy names none. A message that expired or
-// overflowed its queue has reached no consumer; retrying it to a queue that is too slow for it
-// is rarely meant.
+// DefaultReasons are retried when a policy names none. A message that expired or overflowed its queue has reached no
+// consumer; retrying it to a queue that is too slow for it is rarely meant.
 var DefaultReasons = []string{"rejected", "delivery_limit"}
 
 var knownReasons = []string{"rejected", "expired", "maxlen", "delivery_limit"}
 
-// Default is the policy without a configuration: every queue, eight attempts within about two
-// minutes.
+// Default is the policy without a configuration: every queue, eight attempts within about two minutes.
 func Default() Policy {
 	return Policy{Name: "default", Queues: []string{"*"}, Attempts: 8,
 		Backoff: Exponential(time.Second, 2, 10*time.Minute), Jitter: Fraction(0.2)}
@@ -111,15 +103,13 @@ func (a Action) String() string {
 	return [...]string{"park", "retry", "discard", "forward", "undecided"}[a]
 }
 
-// Exhausted is the action after the last attempt: Park (the zero value),
-// Discard, or Forward to a Destination.
+// Exhausted is the action after the last attempt: Park (the zero value), Discard, or Forward to a Destination.
 type Exhausted struct {
 	Action      Action
 	Destination Destination
 }
 
-// Destination is an exchange and a routing key. The empty exchange with a
-// queue's name is that queue.
+// Destination is an exchange and a routing key. The empty exchange with a queue's name is that queue.
 type Destination struct {
 	Exchange   string
 	RoutingKey string

@@ -53,8 +53,7 @@ type RuleOutcome struct {
 	Destination Destination // of Forward
 	// Backoff of Retry, with the policy's jitter.
 	Backoff Backoff
-	// Attempts of Retry, in all, the first one included; 0: the policy's. After the last, Policy.Exhausted
-	// follows.
+	// Attempts of Retry, in all, the first one included; 0: the policy's. After the last, Policy.Exhausted follows.
 	Attempts int
 }
 
@@ -95,8 +94,7 @@ type Failure struct {
 	Err             error
 	Message         *wire.Message
 	FirstFailed, At time.Time
-	// Decoded returns the message's body as the service decodes it, for the queries of its rules; nil in the
-	// library.
+	// Decoded returns the message's body as the service decodes it, for the queries of its rules; nil in the library.
 	Decoded func() any
 }
 

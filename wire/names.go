@@ -10,17 +10,14 @@ import (
 // Names on the wire. They are a contract: queues, policies and permissions of
 // users refer to them, so they never change.
 const (
-	// ExchangeDeadLetters (internal, fanout) receives the dead letters of enrolled work
-	// queues. Clients cannot publish to an internal exchange, so RabbitMQ itself has
-	// dead-lettered whatever arrives there.
+	// ExchangeDeadLetters (internal, fanout) receives the dead letters of enrolled work queues. Clients cannot publish
+	// to an internal exchange, so RabbitMQ itself has dead-lettered whatever arrives there.
 	ExchangeDeadLetters = "redrive"
-	// ExchangeFailures (topic) receives the failures that consumers report; the routing
-	// key is the work queue's name.
+	// ExchangeFailures (topic) receives the failures that consumers report; the routing key is the work queue's name.
 	ExchangeFailures = "redrive.failures"
 	// QueueIntake (quorum) receives the messages of both exchanges, for the service.
 	QueueIntake = "redrive.intake"
-	// ExchangeQuarantine (internal, fanout) receives the messages that RabbitMQ fails to
-	// deliver from QueueIntake.
+	// ExchangeQuarantine (internal, fanout) receives the messages that RabbitMQ fails to deliver from QueueIntake.
 	ExchangeQuarantine = "redrive.quarantine"
 	// QueueQuarantine (quorum) keeps those messages until the service has parked them.
 	QueueQuarantine = "redrive.quarantine"
@@ -28,9 +25,8 @@ const (
 	// ExchangeDue (internal, direct) receives due messages that waited in RabbitMQ. It is
 	// bound to each work queue by the queue's name.
 	ExchangeDue = "redrive.due"
-	// ExchangeLane (internal, direct) receives due messages of the delay queues that work
-	// queues share. It is bound to the LaneQueue of each work queue by the work queue's name.
-	// Its alternate exchange is ExchangeDue.
+	// ExchangeLane (internal, direct) receives due messages of the delay queues that work queues share. It is bound to
+	// the LaneQueue of each work queue by the work queue's name. Its alternate exchange is ExchangeDue.
 	ExchangeLane = "redrive.lane"
 	// ExchangeParked (fanout) receives the messages that are parked in RabbitMQ.
 	ExchangeParked = "redrive.parked"

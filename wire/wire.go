@@ -10,14 +10,12 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Message is one AMQP 0-9-1 message with everything a publisher can set, and
-// where it was published. Headers hold the Go types of amqp091-go: nil, bool,
-// the sized integers and floats, amqp.Decimal, string, []byte, time.Time (whole
+// Message is one AMQP 0-9-1 message with everything a publisher can set, and where it was published. Headers hold the
+// Go types of amqp091-go: nil, bool, the sized integers and floats, amqp.Decimal, string, []byte, time.Time (whole
 // seconds), []any and amqp.Table, nested.
 //
-// AMQP cannot tell an empty string property from an absent one through
-// amqp091-go, nor priority 0, delivery mode 0 or the timestamp 0 from an absent
-// one: those come back absent.
+// AMQP cannot tell an empty string property from an absent one through amqp091-go, nor priority 0, delivery mode 0 or
+// the timestamp 0 from an absent one: those come back absent.
 type Message struct {
 	Exchange   string
 	RoutingKey string
@@ -39,8 +37,7 @@ type Message struct {
 	Body []byte
 }
 
-// Delivery is one failed message as RabbitMQ delivered it to Redrive, from redrive.intake or
-// redrive.parked.
+// Delivery is one failed message as RabbitMQ delivered it to Redrive, from redrive.intake or redrive.parked.
 type Delivery struct {
 	Message     Message // its Exchange is the one that it came through
 	Redelivered bool    // RabbitMQ delivered it before and got no acknowledgement
@@ -53,26 +50,22 @@ type Delivery struct {
 	DuplicateHeader string // why its x-death proves no queue: a name is in the headers twice, or they are malformed
 }
 
-// Outgoing is one message to publish. It is published persistent and with confirms; what
-// came of it is nil once RabbitMQ has confirmed and routed it, or else one of this
-// package's errors, wrapped: ErrUnroutable, ErrNacked, ErrUnacceptable, ErrForbidden or
-// ErrNoAnswer. Only ErrNoAnswer leaves open whether the message arrived.
+// Outgoing is one message to publish. It is published persistent and with confirms; what came of it is nil once
+// RabbitMQ has confirmed and routed it, or else one of this package's errors, wrapped: ErrUnroutable, ErrNacked,
+// ErrUnacceptable, ErrForbidden or ErrNoAnswer. Only ErrNoAnswer leaves open whether the message arrived.
 type Outgoing struct {
 	Exchange, RoutingKey string
 	// ID is the message's HeaderID, by which RabbitMQ's basic.return of an unroutable message
 	// is distinguished from others. It must stand in the headers as well.
 	ID string
-	// Message has the properties and the body. Its own Exchange, RoutingKey and DeliveryMode
-	// are not used.
+	// Message has the properties and the body. Its own Exchange, RoutingKey and DeliveryMode are not used.
 	Message *Message
-	// Unchecked publishes without the mandatory flag: a message without a bound queue is
-	// confirmed and lost, and its result is never ErrUnroutable. It is for exchanges of the
-	// delayed-message plugin, which keep messages themselves.
+	// Unchecked publishes without the mandatory flag: a message without a bound queue is confirmed and lost, and its
+	// result is never ErrUnroutable. It is for exchanges of the delayed-message plugin, which keep messages themselves.
 	Unchecked bool
 }
 
-// Results of publishing a message that RabbitMQ has not confirmed, or has returned. Test for them
-// with errors.Is.
+// Results of publishing a message that RabbitMQ has not confirmed, or has returned. Test for them with errors.Is.
 var (
 	// ErrUnroutable: the broker received the message and had no queue for it.
 	ErrUnroutable = errors.New("no queue is bound there")
@@ -100,8 +93,7 @@ var (
 	ErrDiffers = errors.New("it exists with other settings")
 	// ErrNoType: the broker has no exchange of that type.
 	ErrNoType = errors.New("the broker has no such type of exchange: its plugin is missing or not enabled")
-	// ErrTLS: TLS with the broker fails: one side refuses the other's certificate, or a file of
-	// ours cannot be used.
+	// ErrTLS: TLS with the broker fails: one side refuses the other's certificate, or a file of ours cannot be used.
 	ErrTLS = errors.New("TLS")
 	// ErrNoVHost: the virtual host of the broker's URL does not exist.
 	ErrNoVHost = errors.New("the virtual host does not exist")

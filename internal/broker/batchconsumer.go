@@ -23,8 +23,8 @@ type BatchConsumer struct {
 	// Consumers, if not nil, receives now and then how many consumers the queue has. Set it before Run.
 	Consumers func(n int)
 
-	topology   delay.Topology // to declare
-	declared   bool           // before
+	topology   delay.Topology
+	declared   bool
 	link       link
 	queue      string
 	prefetch   int
@@ -39,7 +39,6 @@ func NewIntakeConsumer(c Config, prefetch int, onState func(error), quarantine f
 		topology: intakeTopology(), prefetch: prefetch, onState: onState, quarantine: quarantine}
 }
 
-// NewParkedConsumer returns the consumer of redrive.parked.
 func NewParkedConsumer(c Config, prefetch int, onState func(error)) *BatchConsumer {
 	return &BatchConsumer{link: link{Config: c}, queue: wire.QueueParked, topology: delay.Parked(), prefetch: prefetch,
 		onState: onState}
@@ -78,7 +77,6 @@ func (c *BatchConsumer) Run(ctx context.Context, handler Handler) error {
 	})
 }
 
-// consume consumes on one connection, until that or ctx ends.
 func (c *BatchConsumer) consume(
 	ctx context.Context, conn *amqp.Connection, frames *consumingConn, handler Handler,
 ) error {
@@ -305,7 +303,6 @@ func (c *BatchConsumer) watch(ctx context.Context, conn *amqp.Connection, connec
 	}
 }
 
-// minStoreWait and maxStoreWait are the waits before a batch is offered again.
 const minStoreWait, maxStoreWait = 250 * time.Millisecond, 2 * time.Second
 
 // store calls the handler until it has stored the batch, or nothing can be acknowledged any more. It calls failed each
@@ -339,7 +336,7 @@ type batcher struct {
 	ch         *amqp.Channel
 	tag        string
 	batch      []wire.Delivery
-	ahead      *amqp.Delivery // did not fit the last batch
+	ahead      *amqp.Delivery
 }
 
 // bufferDeliveries passes deliveries on through a buffer of n, until the client closes them: amqp091-go passes them on
@@ -355,7 +352,6 @@ func bufferDeliveries(deliveries <-chan amqp.Delivery, n int) <-chan amqp.Delive
 	return arrived
 }
 
-// hasMore reports whether next would not wait.
 func (b *batcher) hasMore() bool { return b.ahead != nil || len(b.deliveries) > 0 }
 
 // next waits for a message and adds those that have arrived. more is false when there will be no other batch.
@@ -406,7 +402,6 @@ func (b *batcher) next(ctx context.Context) (batch []wire.Delivery, last uint64,
 	return b.batch, last, true
 }
 
-// close closes the connection.
 func (b *batcher) close(conn *amqp.Connection) {
 	b.frames.bodies.lift()
 	var draining sync.WaitGroup
@@ -423,13 +418,12 @@ func (b *batcher) close(conn *amqp.Connection) {
 // byteLimit counts bytes of bodies that were read and are in no batch yet.
 type byteLimit struct {
 	mu       sync.Mutex
-	changed  sync.Cond // any field below
+	changed  sync.Cond
 	buffered int
 	idle     bool // the consumer waits for a message, which may be larger than the limit
 	lifted   bool // there is no limit
 }
 
-// maxBuffered bounds the bytes of bodies that are read before the consumer needs them.
 const maxBuffered = 32 << 20
 
 // add counts n bytes that were read, and waits while there are too many. It reports whether it waited.
@@ -444,12 +438,10 @@ func (l *byteLimit) add(n int) (waited bool) {
 	return waited
 }
 
-// remove counts n bytes that are in a batch now.
 func (l *byteLimit) remove(n int) { l.change(func() { l.buffered -= n }) }
 
 func (l *byteLimit) setIdle(yes bool) { l.change(func() { l.idle = yes }) }
 
-// bound sets the limit again, with nothing buffered.
 func (l *byteLimit) bound() { l.change(func() { l.buffered, l.lifted = 0, false }) }
 
 // lift ends the limit, and the wait of add.

@@ -18,7 +18,6 @@ import (
 // a new quorum queue may have no leader in time. [seen on 3.10.8 and 4.3.6]
 const declareTries = 4
 
-// Declare declares what a way to wait needs. Safe for concurrent use.
 func (p *Publisher) Declare(ctx context.Context, t delay.Topology) error {
 	for tries := 0; ; tries++ {
 		err := declareOn(p.channels(ctx), t)
@@ -85,7 +84,6 @@ func (p *Publisher) MayPublish(ctx context.Context, exchange, key string) error 
 	return nil
 }
 
-// channels calls do with a channel of its own.
 type channels func(do func(*amqp.Channel) error) error
 
 func (p *Publisher) channels(ctx context.Context) channels {
@@ -96,7 +94,6 @@ func channelsOf(conn *amqp.Connection) channels {
 	return func(do func(*amqp.Channel) error) error { return onChannel(conn, do) }
 }
 
-// declareOn declares t, on channels of its own.
 func declareOn(on channels, t delay.Topology) error {
 	return t.Declare(func(t delay.Topology) error {
 		return on(func(ch *amqp.Channel) error { return declare(ch, t) })
@@ -168,7 +165,6 @@ var ErrNotInternal = hint.Errorf("delete it and start again: Redrive declares it
 // kills in RabbitMQ 3 for the whole node. [measured on 3.10.8: quorum queues that use it are then refused with 541]
 const DeliveryLimit = 100
 
-// Failed messages arrive through deadLetterExchange and intakeQueue.
 var (
 	deadLetterExchange = delay.Exchange{Name: wire.ExchangeDeadLetters, Kind: amqp.ExchangeFanout, Internal: true,
 		Args: amqp.Table{"alternate-exchange": delay.Nowhere}}
@@ -176,7 +172,6 @@ var (
 		"x-delivery-limit": int64(DeliveryLimit), "x-dead-letter-exchange": wire.ExchangeQuarantine}}
 )
 
-// intakeTopology returns what the consumer of redrive.intake declares.
 func intakeTopology() delay.Topology {
 	q := quarantineTopology()
 	return delay.Topology{
@@ -188,7 +183,6 @@ func intakeTopology() delay.Topology {
 	}
 }
 
-// quarantineTopology returns where RabbitMQ moves what it fails to deliver from the intake.
 func quarantineTopology() delay.Topology {
 	return delay.Topology{
 		Exchanges: []delay.Exchange{{Name: wire.ExchangeQuarantine, Kind: amqp.ExchangeFanout, Internal: true,
@@ -199,7 +193,6 @@ func quarantineTopology() delay.Topology {
 	}
 }
 
-// declaring explains why something could not be declared.
 func declaring(what, name string, err error) error {
 	var e *amqp.Error
 	refused := errors.As(err, &e)
@@ -305,7 +298,6 @@ func (p *Publisher) RemoveRetryExchange(ctx context.Context, queue string) error
 	})
 }
 
-// RetryExchangeExists reports whether queue has a retry exchange.
 func (p *Publisher) RetryExchangeExists(ctx context.Context, queue string) (bool, error) {
 	if canExist(queue) != nil {
 		return false, nil
@@ -329,8 +321,8 @@ func preconditionRemedy(what, name string, err error) string {
 		return "delete the exchange on RabbitMQ's management page, and start the service again, which declares it as " +
 			"it must be"
 	}
-	// RabbitMQ refuses to delete a quorum queue only if it is empty, so the first command shows
-	// whether it is. (TestAQueueDeclaredOtherwiseSaysWhatToDo)
+	// RabbitMQ refuses to delete a quorum queue only if it is empty, so the first command shows whether it is.
+	// (TestAQueueDeclaredOtherwiseSaysWhatToDo)
 	vhost := vhostOf(err.Error())
 	return "another version of Redrive, or another program, declared it: let that empty the queue, stop the " +
 		"consumers whose messages fail meanwhile, and when `rabbitmqctl list_queues -p " + vhost +
@@ -338,7 +330,6 @@ func preconditionRemedy(what, name string, err error) string {
 		"`; the service then declares it as it must be"
 }
 
-// vhostOf returns the virtual host that RabbitMQ's reason names, quoted for a shell.
 func vhostOf(reason string) string {
 	_, rest, _ := strings.Cut(reason, "in vhost '")
 	vhost, _, _ := strings.Cut(rest, "': received")
@@ -375,7 +366,6 @@ func clusterOf(conn *amqp.Connection) string {
 	return name
 }
 
-// versionOf returns RabbitMQ's version, such as "4.3.1".
 func versionOf(conn *amqp.Connection) string {
 	v, _ := conn.Properties["version"].(string)
 	return v

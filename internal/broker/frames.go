@@ -54,7 +54,6 @@ type delivery struct {
 	tag      uint64
 }
 
-// newBufferedConsumingConn returns a consumingConn that also coalesces what is written.
 func newBufferedConsumingConn(c net.Conn) *consumingConn {
 	return newConsumingConn(newCoalescingConn(c))
 }
@@ -66,7 +65,6 @@ func newConsumingConn(c net.Conn) *consumingConn {
 	return i
 }
 
-// AMQP 0-9-1 framing.
 const (
 	frameMethod      = 1
 	frameHeader      = 2
@@ -93,7 +91,6 @@ func (c *consumingConn) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// next reads one frame and repairs it.
 func (c *consumingConn) next() error {
 	head := c.head[:]
 	if _, err := io.ReadFull(c.in, head); err != nil {
@@ -158,7 +155,6 @@ func (c *consumingConn) Close() error {
 	return c.Conn.Close()
 }
 
-// reframe puts another payload into a frame.
 func reframe(frame, payload []byte) []byte {
 	out := append(make([]byte, 0, frameHead+len(payload)+1), frame[:frameHead]...)
 	binary.BigEndian.PutUint32(out[3:], uint32(len(payload)))
@@ -202,7 +198,6 @@ func (c *consumingConn) delivery(d *amqp.Delivery) wire.Delivery {
 		Note: m.note, CannotRepublish: m.cannotRepublish, DuplicateHeader: m.duplicateHeader}
 }
 
-// forget drops repairs for a consumer that has ended.
 func (c *consumingConn) forget(consumer string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,7 +210,6 @@ const (
 	maxElements = 8192
 )
 
-// headerRepair describes what was changed in a message's headers so that the client can read them.
 type headerRepair struct {
 	note            string // a harmless change
 	cannotRepublish string // why it cannot be published again as it was

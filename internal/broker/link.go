@@ -41,7 +41,6 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Config configures a connection.
 type Config struct {
 	URL  string // amqp:// or amqps://, with credentials; or several of one cluster, see addresses
 	Name string // as RabbitMQ's management page shows it
@@ -70,7 +69,6 @@ func NeedsPerson(err error) bool {
 		wire.ErrNoType, wire.ErrTLS}, func(e error) bool { return errors.Is(err, e) })
 }
 
-// State is the state of a connection.
 type State struct {
 	Connected bool
 	At        string // the node's address, host:port; when not connected, the last one's
@@ -90,23 +88,20 @@ const (
 	maxHurried     = 10 * DeliveryLimit
 )
 
-// ErrCrashed: RabbitMQ has closed the connection over an internal error.
 var ErrCrashed = errors.New("RabbitMQ says 541")
 
-// link keeps a connection up.
 type link struct {
 	Config
 	reconnectsAtOnce bool // after a crash, see waitAfterCrash
 	mu               sync.Mutex
-	at               string // the node it was connected to last
-	blocked          string // State.Blocked of the connection, as RabbitMQ reported last
+	at               string
+	blocked          string
 	state            State
-	connected        time.Time               // when the connection was made
-	end              context.CancelCauseFunc // ends the connection
-	refusals         map[string]refusal      // by what RabbitMQ refused on this connection or the one before
+	connected        time.Time
+	end              context.CancelCauseFunc
+	refusals         map[string]refusal // by what RabbitMQ refused on this connection or the one before
 }
 
-// refusal is something that RabbitMQ refused.
 type refusal struct {
 	on   time.Time     // link.connected of the connection
 	wait time.Duration // minimum age of a connection that is ended over it
@@ -116,10 +111,8 @@ type refusal struct {
 // that RabbitMQ refuses the next connection the same.
 const minRefusedWait, maxRefusedWait = time.Minute, time.Hour
 
-// errSignInAgain ends a connection over a refusal, so that the next one signs in again.
 var errSignInAgain = errors.New("signing in again, since RabbitMQ refuses this again and again")
 
-// noted notes err if it is a refusal, and returns it.
 func (l *link) noted(err error) error {
 	if errors.Is(err, wire.ErrForbidden) {
 		l.refused(err)
@@ -151,7 +144,6 @@ func (l *link) refused(err error) {
 	l.refusals[err.Error()] = r
 }
 
-// secretEvery is how often a connection reads the password's file.
 const secretEvery = 5 * time.Second
 
 // renewSecret passes RabbitMQ each new password in the file, until ctx ends; was is the login before. A new token takes
@@ -250,7 +242,6 @@ func (l *link) keep(
 	}
 }
 
-// permanentError marks an error that connecting again does not repair.
 type permanentError struct{ error }
 
 func (p permanentError) Unwrap() error { return p.error }
@@ -388,7 +379,6 @@ func (u unreachedError) Error() string {
 
 func (u unreachedError) Unwrap() []error { return u }
 
-// explain turns the client's errors into ours, with what to do.
 func explain(err error) error {
 	var e *amqp.Error
 	var parse *url.Error
@@ -518,7 +508,6 @@ func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) 
 	return conn, nil
 }
 
-// external reports whether the client offers SASL EXTERNAL.
 func (c *Config) external(uri *amqp.URI) bool {
 	return slices.ContainsFunc(uri.AuthMechanism, func(m string) bool { return strings.EqualFold(m, "external") }) ||
 		slices.ContainsFunc(c.AMQP.SASL, func(a amqp.Authentication) bool { return a.Mechanism() == "EXTERNAL" })

@@ -9,7 +9,6 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Received returns the message of a delivery.
 func Received(d *amqp.Delivery) wire.Message {
 	return wire.Message{
 		Exchange: d.Exchange, RoutingKey: d.RoutingKey, Headers: d.Headers,

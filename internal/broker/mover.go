@@ -16,7 +16,6 @@ import (
 )
 
 var (
-	// ErrLocked means that another process is moving the queue.
 	ErrLocked = hint.New("refused", "is being moved by another process")
 	// ErrNotEmpty and ErrInUse say why a queue is not deleted.
 	ErrNotEmpty = errors.New("is not empty")
@@ -78,10 +77,8 @@ func (m *Mover) Close() {
 // Do runs do on the connection that has the lock, so that nothing is changed after the lock is lost.
 func (m *Mover) Do(do func(*amqp.Channel) error) error { return onChannel(m.source, do) }
 
-// BindRetryExchange declares the retry exchange of a queue and binds the queue to it.
 func (m *Mover) BindRetryExchange(queue string) error { return declareOn(m.Do, delay.Retry(queue)) }
 
-// Depth returns how many ready messages and consumers a queue has.
 func (m *Mover) Depth(queue string) (ready, consumers int, err error) {
 	q, err := stateOf(m.source, queue)
 	return q.Messages, q.Consumers, err
@@ -146,7 +143,6 @@ func (m *Mover) DeleteQuorum(ctx context.Context, queue, exchange string) (moved
 	return moved, err
 }
 
-// move is one call of Move.
 type move struct {
 	queue, exchange string
 	maxOutstanding  int // messages

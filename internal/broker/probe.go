@@ -21,7 +21,6 @@ type Probe struct {
 	at   string
 }
 
-// NewProbe connects to a broker of c.URL. Close it.
 func NewProbe(ctx context.Context, c Config) (*Probe, error) {
 	conn, at, err := dial(ctx, &c, "", func(c net.Conn) net.Conn { return c })
 	if err != nil {
@@ -35,10 +34,8 @@ func (p *Probe) Close() error { return p.conn.Close() }
 // At returns the address of the node that it is connected to.
 func (p *Probe) At() string { return p.at }
 
-// Version returns RabbitMQ's version.
 func (p *Probe) Version() string { return versionOf(p.conn) }
 
-// Cluster returns the name of RabbitMQ's cluster.
 func (p *Probe) Cluster() string { return clusterOf(p.conn) }
 
 // FrameMax returns the negotiated maximum size of a frame, in bytes; 0: no limit.
@@ -79,7 +76,6 @@ func (p *Probe) DeclareAll() error {
 	return errors.Join(declareOn(on, intakeTopology()), declareOn(on, delay.Parked()))
 }
 
-// BindRetryExchange declares the retry exchange of a queue and binds the queue to it.
 func (p *Probe) BindRetryExchange(queue string) error {
 	return declareOn(channelsOf(p.conn), delay.Retry(queue))
 }
@@ -88,7 +84,6 @@ func (p *Probe) BindRetryExchange(queue string) error {
 // never answers.
 const consumersTimeout = 10 * time.Second
 
-// errRefused means that RabbitMQ has closed the channel over a queue, see refusesQueue.
 var errRefused = errors.New("RabbitMQ refuses to count the consumers")
 
 // Consumers passes the consumers and ready messages of each queue to visit, or -1 and 0 if RabbitMQ does not tell: the
@@ -188,12 +183,10 @@ func untilEnd[T any](ctx context.Context, do func() (T, error), late func(T)) (T
 	}
 }
 
-// queueState returns how many consumers and ready messages a queue has, or an error if it does not exist.
 func queueState(ch *amqp.Channel, name string) (amqp.Queue, error) {
 	return ch.QueueDeclarePassive(name, true, false, false, false, nil)
 }
 
-// stateOf calls queueState on a channel of its own.
 func stateOf(conn *amqp.Connection, name string) (q amqp.Queue, err error) {
 	err = onChannel(conn, func(ch *amqp.Channel) error {
 		q, err = queueState(ch, name)

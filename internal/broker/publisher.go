@@ -22,8 +22,8 @@ type Publisher struct {
 	Confirmed func(time.Duration)
 
 	link    link
-	ended   chan struct{}  // closed at the end of Run
-	working sync.WaitGroup // running workers
+	ended   chan struct{}
+	working sync.WaitGroup
 
 	mu      sync.Mutex
 	conn    *amqp.Connection // nil while not connected
@@ -171,7 +171,6 @@ func (p *Publisher) Send(ctx context.Context, out []wire.Outgoing) (wait func(co
 	}
 }
 
-// divide passes the messages of each destination to its worker.
 func (p *Publisher) divide(ctx context.Context, out []wire.Outgoing) (all []*job) {
 	by := map[string]*job{}
 	for i := range out {
@@ -239,7 +238,6 @@ func (p *Publisher) awaitConfirms(ctx context.Context, out []wire.Outgoing, pend
 	}
 }
 
-// sendAlone sends one message on a channel of its own and waits for the answer.
 func (p *Publisher) sendAlone(ctx context.Context, o *wire.Outgoing) error {
 	m, err := p.publishAlone(ctx, o)
 	if err != nil {
@@ -287,7 +285,6 @@ func canExist(queue string) error {
 	return nil
 }
 
-// Version returns RabbitMQ's version.
 func (p *Publisher) Version(ctx context.Context) (string, error) {
 	conn, err := p.usableConn(ctx)
 	if err != nil {
@@ -296,7 +293,6 @@ func (p *Publisher) Version(ctx context.Context) (string, error) {
 	return versionOf(conn), nil
 }
 
-// Cluster returns the name of RabbitMQ's cluster.
 func (p *Publisher) Cluster(ctx context.Context) (string, error) {
 	conn, err := p.usableConn(ctx)
 	if err != nil {

@@ -30,7 +30,6 @@ func NewPutter(ctx context.Context, c Config, queue string, room int) (*Putter, 
 	return &Putter{queue: queue, user: connect.User(c.URL), room: room, conn: conn, raw: raw}, err
 }
 
-// putWait bounds how long Put waits for confirms.
 const putWait = time.Minute
 
 // Put publishes messages in order, persistent, and returns RabbitMQ's answer to each: nil when it is confirmed and in
@@ -58,7 +57,6 @@ func (p *Putter) Put(ctx context.Context, all []wire.Message) []error {
 	return errs
 }
 
-// putPart publishes messages and waits for all their answers.
 func (p *Putter) putPart(ctx context.Context, all []wire.Message, errs []error) {
 	waiting, giveUp := context.WithTimeout(context.WithoutCancel(ctx), putWait)
 	defer giveUp()
@@ -142,5 +140,4 @@ func (p *Putter) puttable(m *wire.Message) *wire.Message {
 	return &put
 }
 
-// Close closes the connection.
 func (p *Putter) Close() { closeSoon(p.conn, p.raw) }

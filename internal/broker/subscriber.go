@@ -21,7 +21,7 @@ type Subscriber struct {
 	link link
 
 	mu      sync.Mutex
-	shared  *sharedConn   // nil while there is no connection
+	shared  *sharedConn
 	changed chan struct{} // closed when shared changes
 	last    int           // number in the last consumer tag
 	closing sync.WaitGroup
@@ -38,7 +38,6 @@ func NewSubscriber(c Config) *Subscriber {
 	return &Subscriber{link: link{Config: c}, changed: make(chan struct{})}
 }
 
-// ConsumeOptions say which queue to consume, and how.
 type ConsumeOptions struct {
 	Queue    string
 	Prefetch int // maximum of unacknowledged messages
@@ -46,7 +45,6 @@ type ConsumeOptions struct {
 	Observe  func(consuming bool) // called at each change, by one goroutine
 }
 
-// Subscription has the deliveries of one channel.
 type Subscription struct {
 	// In closes when the consumer ends, not when its context does. RabbitMQ requeues what is not acknowledged.
 	In <-chan amqp.Delivery
@@ -174,7 +172,6 @@ func (s *Subscriber) subscribe(
 	}
 }
 
-// consumerChannel is a channel with its consumer.
 type consumerChannel struct {
 	ch         *amqp.Channel
 	deliveries <-chan amqp.Delivery
@@ -263,7 +260,6 @@ func (c *consumerChannel) ending(q *ConsumeOptions) error {
 	return explain(e)
 }
 
-// errCancelled: RabbitMQ has cancelled the consumer, without a reason.
 var errCancelled = errors.New("RabbitMQ cancelled the consumer")
 
 // leave closes the channel, so that RabbitMQ requeues unacknowledged messages: cleanly when ctx has ended. It must also
@@ -290,7 +286,6 @@ func (s *Subscriber) leave(ctx context.Context, now *sharedConn, c *consumerChan
 	}
 }
 
-// timedOut returns the error of a consumer that exceeded consumer_timeout, with the remedy.
 func timedOut(q *ConsumeOptions) error {
 	return hint.Errorf(fmt.Sprintf("set Prefetch (now %d) to Concurrency, limit handlers with Timeout, or raise "+
 		"consumer_timeout: docs/how-to/library.md", q.Prefetch),

@@ -40,8 +40,8 @@ type worker struct {
 	// The rest is guarded by the publisher's mu.
 	key        string // its destination, or the latest one
 	jobs       []*job
-	running    bool // its goroutine
-	publishing bool // one of jobs
+	running    bool
+	publishing bool
 	used       time.Time
 	sessions   [maxSessions]*session // nil until those before it are out of credit
 	current    int                   // the session that published last
@@ -148,7 +148,6 @@ func (w *worker) idle() (yes bool, answered time.Time) {
 	return yes, answered
 }
 
-// closeIdle closes the sessions of workers that have long published nothing.
 func (p *Publisher) closeIdle(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,7 +165,6 @@ func (p *Publisher) closeIdle(now time.Time) {
 	})
 }
 
-// run publishes until there is no other job.
 func (w *worker) run() {
 	p := w.publisher
 	for {
@@ -533,7 +531,6 @@ func (s *session) publish(o *wire.Outgoing) (*amqp.DeferredConfirmation, error) 
 	return c, nil
 }
 
-// answer waits for RabbitMQ's answer to one message.
 func (s *session) answer(ctx context.Context, c *amqp.DeferredConfirmation) error {
 	acked, err := c.WaitContext(ctx)
 	switch {
@@ -572,7 +569,6 @@ func (s *session) hasReturned() bool {
 	return len(s.returned) > 0
 }
 
-// routed returns wire.ErrUnroutable for a confirmed message that RabbitMQ returned.
 func (s *session) routed(o *wire.Outgoing) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

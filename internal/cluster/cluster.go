@@ -36,7 +36,6 @@ type About struct {
 	CanPublish bool `json:"able"`
 }
 
-// Replica is a live replica.
 type Replica struct {
 	ID string
 	About
@@ -87,7 +86,6 @@ type Member struct {
 	lastAble   time.Time // when it could last retry messages, or no other replica could
 }
 
-// New returns a replica. The others do not know it before Run.
 func New(c Config) *Member {
 	return &Member{Config: c, pollNow: make(chan struct{}, 1), known: map[string]*knownReplica{},
 		out: outbox{ready: make(chan struct{}, 1)}}
@@ -136,10 +134,8 @@ func (m *Member) All() []Replica {
 	return all
 }
 
-// Leads reports whether this replica is the leader.
 func (m *Member) Leads() bool { return m.termLed.Load() != 0 }
 
-// PollSoon makes Run call Poll at once.
 func (m *Member) PollSoon() { signal(m.pollNow) }
 
 // pollEvery is how often Poll is called, in case an announcement of a change was lost.
@@ -165,7 +161,6 @@ func signal(c chan struct{}) {
 	}
 }
 
-// sleep waits for d, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -184,7 +179,6 @@ const (
 	maxText, maxConditions = 200, 20
 )
 
-// heartbeat is what a live replica writes to the store.
 type heartbeat struct {
 	About
 	N     uint64 `json:"n"` // makes each one differ
@@ -304,7 +298,6 @@ func (m *Member) divide(all []store.Replica, own heartbeat, began, now time.Time
 }
 
 const (
-	// leaderRole names the leader's role in the store.
 	leaderRole = "service"
 	// A leader leads for leadFor unless it renews its term, and each replica tries to become leader every electEvery: a
 	// dead leader has a successor within their sum. A leader stops by itself, stopEarly before its term ends.
@@ -315,7 +308,6 @@ const (
 	maxUnable = 5 * time.Second
 )
 
-// runElection asks for the lead until ctx ends, and leads while it has it.
 func (m *Member) runElection(ctx context.Context) {
 	var t *term
 	for ctx.Err() == nil {
@@ -373,7 +365,6 @@ func (m *Member) resign(ctx context.Context) {
 	}
 }
 
-// term is the time in which this replica leads, from one election to the next.
 type term struct {
 	member  *Member
 	number  uint64
@@ -421,9 +412,8 @@ type Announcement struct {
 	From string `json:"from"`
 	Ping string `json:"ping,omitempty"` // to itself
 	// SideTableChanged makes replicas read the side table again.
-	SideTableChanged bool `json:"look,omitempty"`
-	// Operations has the ids of operations that have changed.
-	Operations []string `json:"operations,omitempty"`
+	SideTableChanged bool     `json:"look,omitempty"`
+	Operations       []string `json:"operations,omitempty"`
 	// Failed has, by queue, the ids, of 16 bytes each, of failed messages that the sender had not retried.
 	Failed map[string][]byte `json:"failed,omitempty"`
 	// Flows has, by queue, how many messages failed, were retried, parked and discarded since the sender's last
@@ -451,7 +441,6 @@ func (m *Member) Announce(add func(*Announcement)) {
 	signal(m.out.ready)
 }
 
-// AddFailed adds the id of a message that failed.
 func (a *Announcement) AddFailed(queue string, id [16]byte) {
 	if a.Failed == nil {
 		a.Failed = map[string][]byte{}
@@ -461,7 +450,6 @@ func (a *Announcement) AddFailed(queue string, id [16]byte) {
 	}
 }
 
-// AddChanged adds operations that have changed.
 func (a *Announcement) AddChanged(operations ...string) {
 	for _, id := range operations {
 		if !slices.Contains(a.Operations, id) {
@@ -470,7 +458,6 @@ func (a *Announcement) AddChanged(operations ...string) {
 	}
 }
 
-// AddFlows adds what happened to the messages of queues.
 func (a *Announcement) AddFlows(of map[string][4]int64) {
 	if a.Flows == nil {
 		a.Flows = map[string][4]int64{}
@@ -570,7 +557,6 @@ func (m *Member) receive(ctx context.Context, live func()) error {
 	return err
 }
 
-// ping checks that this replica receives announcements.
 func (m *Member) ping(
 	ctx context.Context, ping string, received <-chan struct{}, live func(), fail context.CancelCauseFunc,
 ) {

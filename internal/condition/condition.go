@@ -50,7 +50,6 @@ const Connections Kind = "connections"
 // Silent is how the text of a connection begins when RabbitMQ does not answer.
 const Silent = "RabbitMQ does not answer"
 
-// Row describes a kind.
 type Row struct {
 	Says    string // begins the line; the queue or target follows
 	Many    string // follows how many queues have it
@@ -69,7 +68,6 @@ type Row struct {
 // longer than RabbitMQ takes to start again.
 const disconnectedFor = 2 * time.Minute
 
-// Kinds has a row for each kind.
 var Kinds = map[Kind]Row{
 	Intake:      {Says: "intake", Event: "intake_stopped", After: disconnectedFor},
 	Parked:      {Says: "parked"},
@@ -104,7 +102,6 @@ var Kinds = map[Kind]Row{
 	Management:       {Says: "management API", Ready: true, Mild: "the management API does not answer"},
 }
 
-// Condition is something wrong now.
 type Condition struct {
 	Kind  Kind   `json:"kind"`
 	Queue string `json:"queue,omitempty"`
@@ -126,10 +123,8 @@ type key struct {
 
 func (c *Condition) key() key { return key{c.Kind, c.Queue, c.Target} }
 
-// OfQueue reports whether it names a queue.
 func (c Condition) OfQueue() bool { return Kinds[c.Kind].OfQueue }
 
-// String returns a line for people.
 func (c Condition) String() string { return c.name() + ": " + c.Text }
 
 func (c *Condition) name() string {
@@ -142,10 +137,8 @@ func (c *Condition) name() string {
 	return Kinds[c.Kind].Says + c.Queue + c.Target
 }
 
-// compare orders conditions as people read them.
 func compare(a, b Condition) int { return hint.Natural(a.name(), b.name()) }
 
-// Lines returns the line of each condition.
 func Lines(all []Condition) []string {
 	lines := []string{}
 	for _, c := range all {
@@ -196,10 +189,8 @@ func Mild(all []Condition) string {
 	return Kinds[all[0].Kind].Mild
 }
 
-// maxNames is how many queues Summary names.
 const maxNames = 3
 
-// Summary returns a line for each kind of condition.
 func Summary(all []Condition) (lines []string) {
 	var kinds []Kind
 	of := map[Kind][]Condition{}
@@ -251,14 +242,12 @@ type Set struct {
 	until map[key]time.Time // when those of PutFor end
 }
 
-// NewSet returns an empty Set.
 func NewSet(changed func(ready, intakeStopped bool)) *Set {
 	return &Set{changed: changed, holds: map[key]Condition{}, until: map[key]time.Time{}}
 }
 
 // Put adds or changes a condition, or removes it if c has no text. A condition that is there already keeps its Since; a
-// new one without Since begins now.
-// Put reports whether the text has changed.
+// new one without Since begins now. Put reports whether the text has changed.
 func (s *Set) Put(c Condition) (changed bool) { return s.put(c, time.Time{}) }
 
 // PutFor is Put for something that happened once: it removes the condition after d.
@@ -332,7 +321,6 @@ func (s *Set) Text(of Condition) string {
 	return s.holds[of.key()].Text
 }
 
-// All returns all conditions, unordered.
 func (s *Set) All() []Condition {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -343,7 +331,6 @@ func (s *Set) All() []Condition {
 // maxOfQueues bounds the listed conditions of queues.
 const maxOfQueues = 200
 
-// List returns all conditions as Listed does.
 func (s *Set) List() []Condition { return Listed(s.All()) }
 
 // Listed sorts conditions by name. It keeps at most maxOfQueues conditions of queues, and adds one that

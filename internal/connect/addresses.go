@@ -34,7 +34,6 @@ func SplitURLs(text string) (urls []string) {
 	return urls
 }
 
-// JoinURLs is the reverse of SplitURLs.
 func JoinURLs(urls []string) string { return strings.Join(urls, ",") }
 
 // ErrURL: the text is not a URL. No error of this package quotes it, since it may contain a password.
@@ -117,7 +116,6 @@ func parsed(rawURL string) *url.URL {
 	return &url.URL{}
 }
 
-// VHost is the virtual host that the URLs name.
 func VHost(text string) string { return vhostOf(parsed(SplitURLs(text)[0])) }
 
 func vhostOf(u *url.URL) string {
@@ -127,7 +125,6 @@ func vhostOf(u *url.URL) string {
 	return strings.TrimPrefix(u.Path, "/")
 }
 
-// User is the user that the URLs name.
 func User(text string) string { return parsed(SplitURLs(text)[0]).User.Username() }
 
 // Host is the host:port of a URL; "" where it cannot be parsed.

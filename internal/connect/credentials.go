@@ -127,7 +127,6 @@ func Refused(text string) error {
 	return fmt.Errorf("%w: RabbitMQ refuses the connection: %s", wire.ErrTLS, text)
 }
 
-// namesOf returns the names of a certificate that clients compare with the host.
 func namesOf(c *x509.Certificate) string {
 	all := slices.Clone(c.DNSNames)
 	for _, ip := range c.IPAddresses {

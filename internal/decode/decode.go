@@ -1,6 +1,5 @@
-// Package decode makes bodies readable: a chain of steps (base64, compression, JSON,
-// Protobuf…) that never fails, reports what each step found, and stays within its
-// limits of memory and time, whatever the bytes are.
+// Package decode makes bodies readable: a chain of steps (base64, compression, JSON, Protobuf…) that never fails,
+// reports what each step found, and stays within its limits of memory and time, whatever the bytes are.
 package decode
 
 import (
@@ -52,7 +51,6 @@ type Decoder struct {
 	schemas atomic.Pointer[schemas]
 }
 
-// New loads the files that the options name.
 func New(o Options) (*Decoder, error) {
 	d := &Decoder{}
 	apply, err := d.Reload(o)
@@ -166,7 +164,6 @@ func refused(err error) bool {
 	return errors.Is(err, errNesting) || errors.Is(err, errValues) || errors.Is(err, errTag) || errors.Is(err, errTime)
 }
 
-// budget counts what one document takes.
 type budget struct {
 	r      *reading
 	values int
@@ -195,15 +192,13 @@ func (r *reading) late() error {
 	return nil
 }
 
-// Result is a body as far as it could be read.
 type Result struct {
 	Size  int    `json:"size" doc:"Of the raw body, in bytes."`
 	Steps []Step `json:"steps" doc:"What each decoder found, outermost first."`
 	// Format is what the innermost bytes are; hidden: not for the caller to know.
 	Format string `json:"format" enum:"empty,json,text,xml,messagepack,cbor,protobuf,binary,hidden"`
-	// Text is the innermost content for people: indented JSON for json, messagepack,
-	// cbor and protobuf; else the text. It is valid UTF-8, with invalid bytes shown
-	// as \xHH, and at most the limit long. Empty for binary.
+	// Text is the innermost content for people: indented JSON for json, messagepack, cbor and protobuf; else the text.
+	// It is valid UTF-8, with invalid bytes shown as \xHH, and at most the limit long. Empty for binary.
 	Text string `json:"text,omitempty"`
 	// Hex is a hex dump of the innermost bytes, its first 4 KiB.
 	Hex string `json:"hex,omitempty"`
@@ -215,12 +210,10 @@ type Result struct {
 	Masked string `json:"masked,omitempty" doc:"Why not all of it is shown to you."`
 	// Value is the innermost content as Go values for queries: map[string]any, []any,
 	// string, bool, nil, json.Number (exact). nil where there is no structure.
-	Value any `json:"-"`
-	// Inner is the innermost bytes.
+	Value any    `json:"-"`
 	Inner []byte `json:"-"`
 }
 
-// Step is what one decoder found.
 type Step struct {
 	Decoder string `json:"decoder" doc:"Such as base64, gzip, confluent, json, text or protobuf."`
 	Found   string `json:"found" doc:"What it decoded, or why it stopped."`
@@ -341,9 +334,9 @@ func (r *reading) recognised() bool {
 
 const unchanged = "nothing is changed"
 
-// Encode wraps an edited document (Decode's Text) in the layers that Decode undid, and
-// returns in words what it checked. An unedited document gives the very same bytes; of an edited
-// JSON document, what was not changed keeps its bytes.
+// Encode wraps an edited document (Decode's Text) in the layers that Decode undid, and returns in words what it
+// checked. An unedited document gives the very same bytes; of an edited JSON document, what was not changed keeps its
+// bytes.
 func (d *Decoder) Encode(ctx context.Context, b Body, document string) ([]byte, []string, error) {
 	r := d.read(ctx, b)
 	switch {

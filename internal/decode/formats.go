@@ -153,7 +153,6 @@ func (b *budget) cborMap(from map[any]any, depth int) (v value, err error) {
 	return v, nil
 }
 
-// plainValue converts a scalar that either library decoded.
 func plainValue(from any) (value, error) {
 	switch from := from.(type) {
 	case nil:
@@ -477,8 +476,8 @@ func (r *reading) json(said bool) bool {
 	return true
 }
 
-// xmlReader checks that XML is well-formed and indents it, keeping its tokens as typed.
-// Only XML's own five entities are expanded: encoding/xml knows no others, and reads no file.
+// xmlReader checks that XML is well-formed and indents it, keeping its tokens as typed. Only XML's own five entities
+// are expanded: encoding/xml knows no others, and reads no file.
 type xmlReader struct {
 	b     *budget
 	names []string // open elements
@@ -547,7 +546,6 @@ func parseXML(s []byte, b *budget, keep bool) (*xmlReader, error) {
 	return x, nil
 }
 
-// token reads the token of s that begins and ends there.
 func (x *xmlReader) token(t xml.Token, begin, end int) error {
 	depth, raw := len(x.names), x.s[begin:end]
 	switch t := t.(type) {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// patchJSON returns the original with what edited changed. Values, members and elements that edited keeps
-// stay as their bytes are; those that it adds are laid out as the original is.
+// patchJSON returns the original with what edited changed. Values, members and elements that edited keeps stay as their
+// bytes are; those that it adds are laid out as the original is.
 func patchJSON(original []byte, was, edited *value) []byte {
 	at := len(original) - len(bytes.TrimLeft(original, jsonSpace))
 	p := &patcher{layout: layoutOf(was)}
@@ -110,7 +110,6 @@ func (p *patcher) value(was, edited *value, indent string) {
 	}
 }
 
-// items writes a list or an object that differs.
 func (p *patcher) items(was, edited *value, indent string) {
 	pieces, end := was.pieces()
 	next := p.comma[1:] // before an item that is not the first
@@ -211,8 +210,8 @@ func sameText(a, b string, rawA, rawB []byte) bool {
 	return a == b && (!strings.ContainsRune(a, '\uFFFD') || bytes.Equal(rawA, rawB))
 }
 
-// align returns for each item of edited which item of was it is, or -1: members by their keys, elements of
-// a list that are the same in order. What is left between them is taken to be changed in its place.
+// align returns for each item of edited which item of was it is, or -1: members by their keys, elements of a list that
+// are the same in order. What is left between them is taken to be changed in its place.
 func align(was, edited *value) []int {
 	from := make([]int, len(edited.items))
 	taken := make([]bool, len(was.items))
@@ -306,7 +305,6 @@ func patchXML(was, shown, edited *xmlReader) []byte {
 	return append(b, space(was, n)...)
 }
 
-// maxAligned bounds the work of alignPieces.
 const maxAligned = 4 << 20
 
 // alignPieces returns for each of m new pieces which of n old ones it is, in their order, or -1. As many new ones as

@@ -108,7 +108,6 @@ func (r *reading) broken(m protoreflect.MessageDescriptor, rule string, why erro
 	return false
 }
 
-// protoReader converts messages of configured types to documents.
 type protoReader struct {
 	b       *budget
 	s       *schemas
@@ -341,8 +340,8 @@ func (p *protoReader) any(m protoreflect.Message, depth int) value {
 	return v
 }
 
-// Protobuf configures message types, and how a message's type is chosen. A message can
-// only choose among the types of these files.
+// Protobuf configures message types, and how a message's type is chosen. A message can only choose among the types of
+// these files.
 type Protobuf struct {
 	Files          []string // .proto
 	ImportPaths    []string // folders of the files and their imports
@@ -358,7 +357,6 @@ type QueueType struct {
 	Message string
 }
 
-// schemas holds the loaded types.
 type schemas struct {
 	o     Protobuf
 	files *protoregistry.Files
@@ -481,8 +479,8 @@ func (s *schemas) find(name string) (protoreflect.MessageDescriptor, error) {
 	return nil, errors.New("which is no message type of the files that are loaded")
 }
 
-// choose returns a message's type and the rule that chose it: what the message says goes
-// before its queue. why is set when the message names an unknown type.
+// choose returns a message's type and the rule that chose it: what the message says goes before its queue. why is set
+// when the message names an unknown type.
 func (s *schemas) choose(b Body) (m protoreflect.MessageDescriptor, rule, why string) {
 	try := func(name, by string) bool {
 		found, err := s.find(name)
@@ -520,8 +518,8 @@ func (s *schemas) choose(b Body) (m protoreflect.MessageDescriptor, rule, why st
 
 func (s *schemas) chosen(b Body) bool { m, _, _ := s.choose(b); return m != nil }
 
-// protobuf shows a message of an unknown type by field numbers, and guesses whether a field
-// with a length is a text, a message, or bytes.
+// protobuf shows a message of an unknown type by field numbers, and guesses whether a field with a length is a text, a
+// message, or bytes.
 func (r *reading) protobuf(said bool) bool {
 	w := &wireView{b: r.budget()}
 	v, err := w.message(r.data, 0)
@@ -621,9 +619,9 @@ func (w *wireView) field(num protowire.Number, t protowire.Type, b []byte, depth
 	return v, nil
 }
 
-// write encodes an edited document, as protojson does. protojson cannot express fields that
-// the type does not know: write keeps those of the outermost message, and refuses a document
-// with such fields further in, or with an Any whose type is not loaded.
+// write encodes an edited document, as protojson does. protojson cannot express fields that the type does not know:
+// write keeps those of the outermost message, and refuses a document with such fields further in, or with an Any whose
+// type is not loaded.
 func (s *schemas) write(m protoreflect.MessageDescriptor, document []byte, b *budget) ([]byte, error) {
 	v, err := parseJSON(document, b)
 	if err != nil {

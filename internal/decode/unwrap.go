@@ -34,7 +34,6 @@ func (r *reading) inside(decoder, found string, out []byte, wrap func([]byte) ([
 	}
 }
 
-// unwrap undoes one layer, if there is one.
 func (r *reading) unwrap() bool {
 	if len(r.data) > 0 && r.late() != nil {
 		return false
@@ -51,7 +50,6 @@ func (r *reading) says(decoder string) bool {
 var errBomb = fmt.Errorf("more than %d times its size comes out: a bomb? It was stopped", maxRatio)
 var errOutput = fmt.Errorf("more than %d MiB come out: this is their beginning", maxOutput>>20)
 
-// inflate reads a decompressor's output, up to the limits.
 func (r *reading) inflate(from io.Reader) (out []byte, err error) {
 	limit, why := maxOutput, errOutput
 	if n := max(len(r.data)*maxRatio, smallOutput); n < limit {
@@ -141,8 +139,8 @@ func (r *reading) zlib() bool {
 	})
 }
 
-// deflate has no header, so the content encoding must say so, and all of it must be valid: another
-// layer may be around it.
+// deflate has no header, so the content encoding must say so, and all of it must be valid: another layer may be around
+// it.
 func (r *reading) deflate() bool {
 	if !r.says("deflate") {
 		return false
@@ -162,8 +160,8 @@ func (r *reading) deflate() bool {
 	})
 }
 
-// base64 must decode wholly. Unless the content encoding says base64, the output must be
-// recognised: a word of eight letters is valid base64, too.
+// base64 must decode wholly. Unless the content encoding says base64, the output must be recognised: a word of eight
+// letters is valid base64, too.
 func (r *reading) base64() bool {
 	said := r.says("base64")
 	if len(r.data) < minBase64 && !said {

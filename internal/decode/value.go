@@ -30,8 +30,7 @@ const (
 	object
 )
 
-// value is a part of a document of any format: the types of JSON, in the order of the
-// document, with duplicate keys.
+// value is a part of a document of any format: the types of JSON, in the order of the document, with duplicate keys.
 type value struct {
 	kind  kind
 	text  string // the literal of a number or boolean; a text, perhaps not UTF-8
@@ -120,8 +119,8 @@ func path(at, name string) string {
 	return at + "." + name
 }
 
-// printer writes a document as indented JSON, up to the limit of a text. encoding/json would
-// lose duplicate keys, digits of numbers, and bytes that are not UTF-8.
+// printer writes a document as indented JSON, up to the limit of a text. encoding/json would lose duplicate keys,
+// digits of numbers, and bytes that are not UTF-8.
 type printer struct {
 	b        []byte
 	verbatim bool // raw is JSON: texts stay as typed
@@ -223,7 +222,6 @@ func showByte(b []byte, c byte) []byte {
 	return append(b, '\\', 'x', digits[c>>4], digits[c&15])
 }
 
-// cut returns a text up to maxOutput.
 func cut(s string) (text string, more bool) {
 	if len(s) <= maxOutput {
 		return s, false
@@ -231,7 +229,6 @@ func cut(s string) (text string, more bool) {
 	return strings.ToValidUTF8(s[:maxOutput], ""), true // without half a character
 }
 
-// document makes v the result.
 func (r *reading) document(format string, v *value, verbatim bool) {
 	p := printer{verbatim: verbatim}
 	p.value(v, 0)
@@ -434,8 +431,8 @@ func (r *reading) recode() bool {
 	return true
 }
 
-// zeros reports whether the first (0) or the second (1) byte of pairs is often zero and the other
-// never, as in UTF-16 of western text.
+// zeros reports whether the first (0) or the second (1) byte of pairs is often zero and the other never, as in UTF-16
+// of western text.
 func zeros(s []byte, which int) bool {
 	if len(s) < 8 || len(s)%2 != 0 {
 		return false

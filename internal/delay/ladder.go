@@ -30,7 +30,6 @@ func NewLadder(unit time.Duration) (*Ladder, error) {
 	return &Ladder{unit}, nil
 }
 
-// Limits implements Way.
 func (l *Ladder) Limits() Limits {
 	return Limits{Name: "binary", Longest: (1<<levels - 1) * l.unit, Step: l.unit, ChangesRoutingKey: true,
 		Survives: "a restart of RabbitMQ and the loss of a minority of its nodes",
@@ -46,7 +45,6 @@ func (l *Ladder) level(n int) string {
 // out returns the exchange after the last level, bound to the lane queue of each work queue.
 func (l *Ladder) out() string { return fmt.Sprintf(wire.DelayPrefix+"binary.%s.lane", l.unit) }
 
-// Topology implements Way.
 func (l *Ladder) Topology(queue string) Topology {
 	t := DuePerQueue(queue).With(Topology{Exchanges: []Exchange{{Name: l.out(), Kind: amqp.ExchangeTopic,
 		Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeParked}}}})
@@ -68,7 +66,6 @@ func (l *Ladder) Topology(queue string) Topology {
 		ToQueue: wire.LaneQueue(queue)}}})
 }
 
-// Ticket implements Way.
 func (l *Ladder) Ticket(queue string, wait time.Duration) (Ticket, error) {
 	if wait > l.Limits().Longest {
 		return Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the longest with a unit of %s",

@@ -16,7 +16,6 @@ import (
 // 4.3.6]
 type Native struct{}
 
-// Limits implements Way.
 func (Native) Limits() Limits {
 	return Limits{Name: "native", Longest: 24 * 24 * time.Hour, Linear: true, QueueCounts: true,
 		Survives: "a restart of RabbitMQ and the loss of a minority of its nodes",
@@ -34,10 +33,8 @@ func NativeArguments(min, max time.Duration) amqp.Table {
 		"x-delivery-limit": NoLimit}
 }
 
-// Topology implements Way.
 func (Native) Topology(string) Topology { return Parked() }
 
-// Ticket implements Way.
 func (Native) Ticket(_ string, wait time.Duration) (Ticket, error) {
 	return Ticket{Requeue: true, Delay: wait}, nil
 }
@@ -52,7 +49,6 @@ type Plugin struct{}
 // maxPlugin is the plugin's limit, an unsigned 32 bit number of milliseconds.
 const maxPlugin = math.MaxUint32 * time.Millisecond
 
-// Limits implements Way.
 func (Plugin) Limits() Limits {
 	return Limits{Name: "delayed-exchange", Longest: maxPlugin, Step: time.Millisecond, DropsWhenFull: true,
 		ChangesRoutingKey: true,
@@ -63,7 +59,6 @@ func (Plugin) Limits() Limits {
 		Needs: "the plugin rabbitmq_delayed_message_exchange, whose last builds are for RabbitMQ 4.2"}
 }
 
-// Topology implements Way.
 func (Plugin) Topology(queue string) Topology {
 	return Due(queue).With(Topology{
 		Exchanges: []Exchange{{Name: wire.ExchangeDelayed, Kind: "x-delayed-message",
@@ -72,7 +67,6 @@ func (Plugin) Topology(queue string) Topology {
 	})
 }
 
-// Ticket implements Way.
 func (Plugin) Ticket(queue string, wait time.Duration) (Ticket, error) {
 	if wait > maxPlugin {
 		return Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the plugin's longest",
@@ -86,7 +80,6 @@ func (Plugin) Ticket(queue string, wait time.Duration) (Ticket, error) {
 // Report leaves the waiting to the Redrive service: it publishes to redrive.failures.
 type Report struct{}
 
-// Limits implements Way.
 func (Report) Limits() Limits {
 	return Limits{Name: "service", Longest: policy.LongestDelay, Step: time.Microsecond, ServiceDecides: true,
 		Survives: "whatever the service's store does",
@@ -98,7 +91,6 @@ func (Report) Limits() Limits {
 // Topology implements Way. The service declares the exchange of reports: before its first start they are unroutable.
 func (Report) Topology(string) Topology { return Parked() }
 
-// Ticket implements Way.
 func (Report) Ticket(queue string, wait time.Duration) (Ticket, error) {
 	return Ticket{Exchange: wire.ExchangeFailures, RoutingKey: queue, Delay: wait}, nil
 }

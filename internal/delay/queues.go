@@ -50,7 +50,6 @@ func (t QueueType) name(label string) string {
 	return wire.DelayPrefix + label
 }
 
-// delayQueue returns a queue that work queues share, and the exchange before it.
 func (t QueueType) delayQueue(name string, ttl time.Duration, more amqp.Table) Topology {
 	args := AtLeastOnce(wire.ExchangeLane, ttl)
 	if t == Classic {
@@ -61,7 +60,6 @@ func (t QueueType) delayQueue(name string, ttl time.Duration, more amqp.Table) T
 	return queueBehind(name, args)
 }
 
-// queueBehind returns a queue and the exchange of the same name before it.
 func queueBehind(name string, args amqp.Table) Topology {
 	return Topology{
 		Exchanges: []Exchange{Own(name, amqp.ExchangeFanout)},
@@ -99,7 +97,6 @@ func spare(d time.Duration) time.Duration { return max(10*time.Minute, d/10) }
 // maxDynamic leaves room for the expiry, which has the same limit as a time to live: policy.LongestDelay.
 const maxDynamic = policy.LongestDelay / 2
 
-// Limits implements Way.
 func (d *Dynamic) Limits() Limits {
 	return Limits{Name: "dynamic", Longest: maxDynamic, Step: d.step, DropsWhenFull: true, ChangesRoutingKey: true,
 		Survives: Classic.survives(),
@@ -107,10 +104,8 @@ func (d *Dynamic) Limits() Limits {
 			"delays up to an hour; gone when not used for ten minutes more than the delay", d.count(time.Hour))}
 }
 
-// Topology implements Way.
 func (d *Dynamic) Topology(queue string) Topology { return Due(queue) }
 
-// Ticket implements Way.
 func (d *Dynamic) Ticket(queue string, wait time.Duration) (Ticket, error) {
 	if wait > maxDynamic {
 		return Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the longest of dynamic queues",
@@ -145,8 +140,8 @@ func (d *Dynamic) count(limit time.Duration) (n int) {
 var DefaultLevels = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second,
 	32 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour}
 
-// Levels waits in one queue per level, shared by all work queues. In quorum queues
-// each work queue has a lane queue of its own at the end (DuePerQueue).
+// Levels waits in one queue per level, shared by all work queues. In quorum queues each work queue has a lane queue of
+// its own at the end (DuePerQueue).
 type Levels struct {
 	name   string
 	levels []time.Duration // sorted, at least one
@@ -174,7 +169,6 @@ func (l *Levels) upTo(longest time.Duration) *Levels {
 	return &Levels{l.name, l.levels[:min(i+1, len(l.levels))], l.kind}
 }
 
-// NewFixed returns Levels with one level.
 func NewFixed(kind QueueType, d time.Duration) (*Levels, error) {
 	l, err := NewLevels(kind, d)
 	if err == nil {
@@ -183,7 +177,6 @@ func NewFixed(kind QueueType, d time.Duration) (*Levels, error) {
 	return l, err
 }
 
-// Limits implements Way.
 func (l *Levels) Limits() Limits {
 	names := make([]string, len(l.levels))
 	for i, d := range l.levels {
@@ -198,7 +191,6 @@ func (l *Levels) Limits() Limits {
 		Declares: makes + ": " + strings.Join(names, ", ")}
 }
 
-// Topology implements Way.
 func (l *Levels) Topology(queue string) Topology {
 	t := Due(queue)
 	if l.kind == Quorum {
@@ -210,7 +202,6 @@ func (l *Levels) Topology(queue string) Topology {
 	return t
 }
 
-// Ticket implements Way.
 func (l *Levels) Ticket(queue string, wait time.Duration) (Ticket, error) {
 	i, _ := slices.BinarySearch(l.levels, wait)
 	if i == len(l.levels) {
@@ -230,7 +221,6 @@ type MessageTTL struct {
 // NewMessageTTL returns a MessageTTL. mixed accepts different delays, and that a short one waits behind a long one.
 func NewMessageTTL(kind QueueType, mixed bool) *MessageTTL { return &MessageTTL{kind, mixed} }
 
-// Limits implements Way.
 func (m *MessageTTL) Limits() Limits {
 	return Limits{Name: "message-ttl", Longest: policy.LongestDelay, Step: time.Millisecond, Blocks: true,
 		AcceptsBlocking: m.mixed, DropsWhenFull: m.kind == Classic, ChangesRoutingKey: true,
@@ -238,13 +228,11 @@ func (m *MessageTTL) Limits() Limits {
 		Declares: "one queue and one exchange for each work queue"}
 }
 
-// queue returns the name of a work queue's delay queue.
 func (m *MessageTTL) queue(work string) string {
 	prefix := wire.DelayPrefix + "message-ttl." + string(m.kind) + "."
 	return prefix + NameIn(work, 255-len(prefix))
 }
 
-// Topology implements Way.
 func (m *MessageTTL) Topology(queue string) Topology {
 	args := amqp.Table{"x-queue-type": string(m.kind), "x-dead-letter-exchange": wire.ExchangeDue}
 	if m.kind == Quorum {
@@ -255,7 +243,6 @@ func (m *MessageTTL) Topology(queue string) Topology {
 	return Due(queue).With(queueBehind(m.queue(queue), args))
 }
 
-// Ticket implements Way.
 func (m *MessageTTL) Ticket(queue string, wait time.Duration) (Ticket, error) {
 	if wait > policy.LongestDelay {
 		return Ticket{}, fmt.Errorf("a delay of %s is longer than RabbitMQ's longest time to live, ten years",

@@ -59,7 +59,7 @@ type Ticket struct {
 	Requeue bool
 
 	Exchange, RoutingKey string
-	Expiration           string        // milliseconds; "" for none
+	Expiration           string
 	Headers              amqp.Table    // to be added, or nil
 	Delay                time.Duration // as rounded up
 
@@ -89,8 +89,7 @@ func (t *Ticket) CheckConfirm(declared time.Time) error {
 
 // Limits describes what a way can do, as its documentation states and its suite proves.
 type Limits struct {
-	Name string
-	// Longest is the longest delay.
+	Name    string
 	Longest time.Duration
 	// Levels are the only possible delays, shortest first; nil: any delay.
 	Levels []time.Duration
@@ -266,7 +265,6 @@ type Binding struct {
 	ToExchange string
 }
 
-// With returns t with more added.
 func (t Topology) With(more Topology) Topology {
 	return Topology{slices.Concat(t.Exchanges, more.Exchanges), slices.Concat(t.Queues, more.Queues),
 		slices.Concat(t.Bindings, more.Bindings)}

@@ -1,6 +1,5 @@
-// Package errorgroup groups failures: same queue, and the same error once numbers, ids
-// and times are taken out; where no error is known, same reason and message type. It is
-// pure.
+// Package errorgroup groups failures: same queue, and the same error once numbers, ids and times are taken out; where
+// no error is known, same reason and message type. It is pure.
 package errorgroup
 
 import (
@@ -10,8 +9,7 @@ import (
 	"fmt"
 )
 
-// ID is a hash of what a group's members share. Stores index by it, so it must not
-// change between versions.
+// ID is a hash of what a group's members share. Stores index by it, so it must not change between versions.
 type ID [8]byte
 
 // Group is an error that its members share.
@@ -25,7 +23,6 @@ type Group struct {
 
 func (id ID) String() string { return hex.EncodeToString(id[:]) }
 
-// Parse parses the output of String.
 func Parse(s string) (id ID, err error) {
 	if b, err := hex.DecodeString(s); err == nil && len(b) == len(id) {
 		return ID(b), nil
@@ -40,7 +37,6 @@ const (
 	other
 )
 
-// Of returns the group of a failure.
 func Of(queue, reason, errText, msgType string) Group {
 	if pattern := normalise(errText); pattern != "" {
 		return Group{ID: idOf(byError, queue, pattern, ""), Queue: queue, Pattern: pattern}

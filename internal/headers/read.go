@@ -239,7 +239,6 @@ func (h History) ApplyTo(m wire.Message) *wire.Message {
 	return &m
 }
 
-// NewID returns a new id for a message.
 func NewID(m *wire.Message) uuid.UUID { return BindID(uuid.New(), m) }
 
 // BindID binds an id to one message: it ends in a checksum of what a retry changes least, the body and message-id, so

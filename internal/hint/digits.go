@@ -6,7 +6,6 @@ import (
 	"strings"
 )
 
-// Size is bytes for people.
 func Size(n int64) string {
 	switch {
 	case n >= 10<<30:

@@ -28,7 +28,6 @@ type Error struct {
 	Hint string // the remedy, in the imperative: "set `auth: {}`, or listen on 127.0.0.1"
 }
 
-// Errorf makes an error from a format, with a remedy.
 func Errorf(hint, format string, args ...any) error {
 	return &Error{fmt.Errorf(format, args...), hint}
 }
@@ -42,7 +41,6 @@ func (e *Error) ErrorHint() string { return e.Hint }
 
 const hintSeparator = "; "
 
-// Of returns the first remedy in err, or "".
 func Of(err error) string {
 	var with interface{ ErrorHint() string }
 	if errors.As(err, &with) {
@@ -51,7 +49,6 @@ func Of(err error) string {
 	return ""
 }
 
-// Text returns the text of err without its remedy.
 func Text(err error) string {
 	text := err.Error()
 	if hint := Of(err); hint != "" {
@@ -60,8 +57,7 @@ func Text(err error) string {
 	return text
 }
 
-// Attr splits an attribute whose value is an error with a remedy into two. It is for
-// slog.HandlerOptions.ReplaceAttr.
+// Attr splits an attribute whose value is an error with a remedy into two. It is for slog.HandlerOptions.ReplaceAttr.
 func Attr(_ []string, a slog.Attr) slog.Attr {
 	err, ok := a.Value.Any().(error)
 	if !ok {
@@ -121,10 +117,8 @@ var Kinds = []Kind{
 	{Code: "refused", Exit: 5},
 }
 
-// internal is the kind of all other errors.
 var internal = Kind{Code: "internal", Status: 500, Exit: 1, Title: "That did not work"}
 
-// New returns an error of the kind that has this code.
 func New(code, text string) error { return &kindError{code, text} }
 
 type kindError struct{ code, text string }
@@ -149,7 +143,6 @@ func KindOf(err error, has func(Kind) bool) Kind {
 	return internal
 }
 
-// HTTP returns the kind that a client receives.
 func HTTP(err error) Kind { return KindOf(err, func(k Kind) bool { return k.Status != 0 }) }
 
 // HasCode reports whether an error is of the kind that another process tells by its code.

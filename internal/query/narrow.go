@@ -39,7 +39,6 @@ func (n *Narrowed) Match(l *store.Listed, decoded func() *decode.Result) bool {
 // maxGroups is how many groups are scanned side by side; with more, all messages are scanned.
 const maxGroups = 300
 
-// ByGroup reports whether Narrow uses groups.
 func (q *Query) ByGroup() bool { return q.mentions(knowsGroup | knowsReason) }
 
 // Narrow returns the range of a store's indexes that the query needs. queues are all queues of the
@@ -124,7 +123,6 @@ func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) (byReason b
 
 func ofItself(r *store.Record) errorgroup.ID { return r.Group().ID }
 
-// OnlyRetried reports whether only retried messages can match, and no kept ones.
 func (q *Query) OnlyRetried() bool {
 	for _, kept := range []store.State{store.Waiting, store.Parked, store.Discarded} {
 		if q.Says(kept, "", nil) >= 0 {
@@ -182,7 +180,6 @@ func (s span) has(t time.Time) bool {
 	return (s.from.IsZero() || !t.Before(s.from)) && (s.to.IsZero() || t.Before(s.to))
 }
 
-// within returns the times that match a term about a time.
 func (t *term) within(now time.Time) span {
 	from, to := t.point(&t.a, now)
 	o := t.op
@@ -304,7 +301,6 @@ func (n or) ids() (idSet, bool) {
 
 func (n not) ids() (idSet, bool) { return nil, false }
 
-// holds reports whether the term is true of a message of which all that it needs is known.
 func (t *term) holds(e *env) bool {
 	f := t.field
 	switch {
@@ -330,7 +326,6 @@ func (t *term) holds(e *env) bool {
 	return t.within(e.now).has(at)
 }
 
-// text reports whether a text matches the term.
 func (t *term) text(s string) bool {
 	switch {
 	case t.op == exists:
@@ -345,7 +340,6 @@ func (t *term) text(s string) bool {
 	return t.a.names(s)
 }
 
-// names reports whether a literal matches the whole of a text.
 func (l *literal) names(s string) bool {
 	switch {
 	case l.expression != nil:
@@ -356,7 +350,6 @@ func (l *literal) names(s string) bool {
 	return policy.MatchQueue(l.text, s)
 }
 
-// compares reports whether a number matches the term.
 func (t *term) compares(d decimal) bool {
 	c := d.compare(t.a.number)
 	switch t.op {

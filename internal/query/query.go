@@ -1,5 +1,5 @@
-// Package query is the query language of page, API and command line: see
-// docs/reference/query.md. Read it in this order:
+// Package query is the query language of page, API and command line: see docs/reference/query.md. Read it in this
+// order:
 //
 //	query.go       Query: whether it matches a message, or a group
 //	fields.go      the fields; headers and decoded bodies, by path
@@ -28,7 +28,6 @@ type Query struct {
 	root node // nil: everything
 }
 
-// NeedsBody reports whether a condition is about bodies.
 func (q *Query) NeedsBody() bool { return q.mentions(knowsBody) }
 
 // Listed returns the query of a list: discarded messages, which would stand first for as long as they can be restored,
@@ -143,7 +142,6 @@ func (e *env) body() *decode.Result {
 	return e.result
 }
 
-// node is a part of a query.
 type node interface {
 	eval(*env) answer
 	each(func(*term))
@@ -201,12 +199,10 @@ func eachOf(all []node, visit func(*term)) {
 	}
 }
 
-// ofGroups lists the fields that groups have too.
 var ofGroups = map[string]bool{"queue": true, "state": true, "reason": true, "group": true, "error": true,
 	"exception": true,
 	"type":      true, "note": true, "text": true}
 
-// OnlyGroups returns an error for a query with a field that groups do not have.
 func (q *Query) OnlyGroups() (err error) {
 	q.terms(func(t *term) {
 		if !ofGroups[t.field.name] && err == nil {

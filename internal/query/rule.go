@@ -69,7 +69,6 @@ var failedPool = sync.Pool{New: func() any {
 	return a
 }}
 
-// Matches implements policy.Matcher.
 func (r *Rule) Matches(f *policy.Failure) bool {
 	a := failedPool.Get().(*failed)
 	a.failure = f
@@ -105,7 +104,6 @@ func conditions(root node) []node {
 	return []node{root}
 }
 
-// same reports whether two conditions are written alike.
 func same(a, b node) bool {
 	switch a := a.(type) {
 	case *term:

@@ -16,7 +16,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// op is an operator between the colon and the value.
 type op string
 
 const (
@@ -29,7 +28,6 @@ const (
 	exists  op = "*"
 )
 
-// term is one condition.
 type term struct {
 	field *field
 	path  string // of header. and body.
@@ -38,7 +36,6 @@ type term struct {
 	at    int     // character in the text
 }
 
-// literal is a value as written, and what it means to its field.
 type literal struct {
 	text   string
 	quoted bool // * ? and .. are literal
@@ -270,7 +267,6 @@ func parseDecimal(s string) (d decimal, ok bool) {
 
 func allDigits(s string) bool { return strings.Trim(s, "0123456789") == "" }
 
-// compare returns -1, 0 or 1.
 func (d decimal) compare(o decimal) int {
 	bySize := d.magnitude(o)
 	if d.negative {

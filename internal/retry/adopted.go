@@ -20,7 +20,7 @@ import (
 type Adoption struct {
 	ID   string // of the operation
 	From string // the dead-letter queue
-	By   string // the person
+	By   string
 	// Named are the work queues that the person names: messages belong to no other. Without any, a
 	// message belongs to the queue that it claims, or to Leads when it claims none.
 	Named []string
@@ -70,14 +70,12 @@ func NewAdoptedIntake(s store.Store, names *ReportedNames, a Adoption, events Li
 	return in
 }
 
-// SetEpoch sets the epoch of the next batch.
 func (in *AdoptedIntake) SetEpoch(epoch string) {
 	if in.epoch != epoch {
 		in.epoch, in.equal = epoch, map[[16]byte]int{}
 	}
 }
 
-// adoptedIDs is the namespace of the ids of adopted messages.
 var adoptedIDs = uuid.MustParse("7d0b7c0e-5f43-4d0c-9a55-1f0a3f6b8e21")
 
 // Sample returns the records that an adoption would store.

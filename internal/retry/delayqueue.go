@@ -23,7 +23,6 @@ type Declarer interface {
 	Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error)
 	// Ready reports whether RabbitMQ would answer a Send now.
 	Ready() bool
-	// Declare declares what a way needs.
 	Declare(ctx context.Context, t delay.Topology) error
 }
 
@@ -142,7 +141,6 @@ func (d *DelayQueues) ready() error {
 	return nil
 }
 
-// publishBatch declares what a batch needs, and publishes it.
 func (d *DelayQueues) publishBatch(ctx context.Context, batch []delayedMessage) {
 	d.forgetLost()
 	out := make([]wire.Outgoing, 0, len(batch))
@@ -221,13 +219,11 @@ func (d *DelayQueues) reportWays(batch []delayedMessage) {
 	}
 }
 
-// wayOfQueue is a queue with the way its messages wait.
 type wayOfQueue struct {
 	way   delay.Way
 	queue string
 }
 
-// declaration is the result of declaring a topology.
 type declaration struct {
 	at  time.Time
 	err error

@@ -8,7 +8,6 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Following describes a dead-letter queue that Redrive follows.
 type Following struct {
 	From  string // the dead-letter queue
 	Queue string // the work queue that the config names; "": none
@@ -35,7 +34,6 @@ func NewFollowedIntake(
 	return in
 }
 
-// origin reads where a message failed.
 func (f *Following) origin(d *wire.Delivery, now time.Time) (o origin) {
 	defer func() {
 		if p := recover(); p != nil {

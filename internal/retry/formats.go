@@ -22,11 +22,11 @@ type format struct {
 	marks     []string // and otherwise if one of these exists; nil: any message
 	queue     []string
 	exchange  []string
-	key       []string // the routing key
+	key       []string
 	errorType []string
 	errorText []string
 	stack     []string
-	at        []string // when it failed
+	at        []string
 	layout    string   // of at, or of its beginning; in UTC
 	retries   []string // how often it was retried before it failed
 	// off lists the headers that are not published: those of the failure, and the framework's counters. A trailing *

@@ -36,7 +36,6 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Rules are the policies in force.
 type Rules struct {
 	Policies policy.Set
 	// Ways maps a policy's name to the way its messages wait in RabbitMQ. Those of other policies wait in the store.
@@ -49,7 +48,6 @@ type InForce struct {
 	known atomic.Pointer[map[errorgroup.ID]bool]
 }
 
-// NewInForce returns an InForce with rules.
 func NewInForce(rules Rules) *InForce {
 	f := new(InForce)
 	f.Replace(rules)
@@ -62,7 +60,6 @@ func (f *InForce) Replace(rules Rules) { f.rules.Store(&rules) }
 // SetKnown replaces the error groups that people know of: their messages are parked without a notification.
 func (f *InForce) SetKnown(groups map[errorgroup.ID]bool) { f.known.Store(&groups) }
 
-// Policies returns the policies in force.
 func (f *InForce) Policies() policy.Set { return f.rules.Load().Policies }
 
 // Way returns how the messages of a policy wait in RabbitMQ; nil: in the store.
@@ -215,14 +212,12 @@ func NewParkedIntake(
 	return in
 }
 
-// NewQuarantineIntake returns a ParkedIntake for redrive.quarantine.
 func NewQuarantineIntake(s store.Store, names *ReportedNames, events Listener) *ParkedIntake {
 	in := &ParkedIntake{keeper: keeper{store: s, events: events}, names: names, before: beforeQuarantine}
 	in.decide = in.decideQuarantined
 	return in
 }
 
-// Handle stores a batch, as Intake.Handle does.
 func (in *ParkedIntake) Handle(ctx context.Context, batch []wire.Delivery) error {
 	if in.before != nil {
 		batch = slices.Clone(batch)

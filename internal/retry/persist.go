@@ -19,10 +19,10 @@ type keeper struct {
 	inForce     *InForce // nil: of redrive.quarantine
 	events      Listener
 	receipts    receipts
-	readUpTo    store.ReceiptsAt // how far they were read
-	connectedAt time.Time        // when the connection began
-	lostAt      time.Time        // when the outage before it began; zero: not known
-	anyBatch    bool             // the connection has delivered something
+	readUpTo    store.ReceiptsAt
+	connectedAt time.Time
+	lostAt      time.Time // when the outage before it began; zero: not known
+	anyBatch    bool      // the connection has delivered something
 
 	// Of the batch under way, by index; all stay when it could not be stored and is passed again: a store on a network
 	// may have stored it and yet report an error.
@@ -48,7 +48,7 @@ type identity struct {
 	id          uuid.UUID
 	fingerprint [16]byte  // zero: it needs no receipt, since its headers have the id
 	firstFailed time.Time // now if not known
-	failures    int       // before this one
+	failures    int
 	replays     int
 	own         bool   // its headers have its history
 	note        string // which of the headers do not count
@@ -166,7 +166,6 @@ func (k *keeper) hush(rec *store.Record) {
 	}
 }
 
-// forgetBatch ends the batch under way.
 func (k *keeper) forgetBatch() { k.identities, k.durable, k.tried, k.maxAdd = nil, nil, nil, 0 }
 
 // add stores records in one commit, or in parts. A store that has no room for that many at once may have room for
@@ -205,7 +204,6 @@ func parkedEvent(r *store.Record) Event {
 		Why: r.ParkedFor}
 }
 
-// Kind of an event.
 type Kind string
 
 // The kinds of events. Log, metrics, notifications and page listen to these.
@@ -243,7 +241,7 @@ type Event struct {
 	At       time.Time
 	Queue    string
 	ID       uuid.UUID
-	Failures int    // failures so far
+	Failures int
 	Reason   string // why it failed: one of wire.Reason…
 	Error    string // the text that its consumer reported; hostile
 	Policy   string // Failed: the one that decided; "": none
@@ -255,7 +253,7 @@ type Event struct {
 	Late     time.Duration
 	Why      string
 	N        int
-	By       string // the person
+	By       string
 }
 
 // Why messages are parked that failed in no consumer, or could not be sent on.

@@ -227,7 +227,6 @@ func (r *receipts) use(f [16]byte, d *wire.Delivery) (identity, bool) {
 	return identity{}, false
 }
 
-// noteIssued remembers an id that was issued over this connection.
 func (r *receipts) noteIssued(id uuid.UUID) {
 	if r.issued == nil || r.issued[id] {
 		return
@@ -297,14 +296,12 @@ func deadLetteredAt(m *wire.Message) time.Time {
 	return t
 }
 
-// deadLetteredFrom returns the queue that the newest entry of x-death names.
 func deadLetteredFrom(m *wire.Message) string {
 	_, head := deathsOf(m)
 	q, _ := head["queue"].(string)
 	return q
 }
 
-// appendTable appends a table, except for some fields.
 func appendTable(b []byte, t amqp.Table, without ...string) []byte {
 	keys := make([]string, 0, 16)
 	for k := range t {
@@ -440,7 +437,6 @@ func (r *recentReceipts) push(name string, k *receipt) (excess []*receipt) {
 	return excess
 }
 
-// cut removes and returns the oldest receipts of a series.
 func (r *recentReceipts) cut(s *series, oldest int) (excess []*receipt) {
 	excess, s.all = s.all[:oldest], slices.Clone(s.all[oldest:])
 	r.count -= oldest

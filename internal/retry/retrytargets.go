@@ -16,14 +16,12 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// RetryExchanges declares and finds the retry exchanges of queues.
 type RetryExchanges interface {
 	// BindRetryExchange declares the retry exchange of an existing queue and binds the queue to
 	// it.
 	BindRetryExchange(ctx context.Context, queue string) error
 	// RemoveRetryExchange deletes the retry exchange of a queue, unless a queue is bound to it.
 	RemoveRetryExchange(ctx context.Context, queue string) error
-	// RetryExchangeExists reports whether the queue has a retry exchange.
 	RetryExchangeExists(ctx context.Context, queue string) (bool, error)
 }
 
@@ -93,7 +91,6 @@ func (a *awayQueues) waits(queue string, noQueue time.Duration, now time.Time) b
 	return now.Sub(q.since) < noQueue
 }
 
-// queueSet remembers queues.
 type queueSet struct{ queueMap[bool] }
 
 func (s *queueSet) add(queue string) { s.change(queue, func(bool) bool { return true }) }
@@ -241,8 +238,7 @@ func (t *retryTargets) forget(queue string) {
 	t.lookup.forget(queue)
 }
 
-// Consent knows which queues dead-letter to Redrive by their owner's choice: an argument or a
-// policy in RabbitMQ.
+// Consent knows which queues dead-letter to Redrive by their owner's choice: an argument or a policy in RabbitMQ.
 type Consent interface {
 	// Consented reports from memory whether the queue's effective dead-letter exchange is redrive. If not, asOf is when
 	// it was another or none; zero: nothing is known yet. err is then why RabbitMQ cannot be asked for a newer answer;
@@ -333,7 +329,6 @@ func (a *askers) add(queue string) {
 	}
 }
 
-// run asks until nothing is pending.
 func (a *askers) run() {
 	for {
 		a.mu.Lock()
@@ -369,9 +364,9 @@ type exchangeLookup struct {
 type lookupAnswer struct {
 	exists  bool
 	asOf    time.Time // when the lookup began; zero: there is no answer
-	err     error     // of the last lookup
-	tries   int       // lookups that found no exchange, or failed
-	next    time.Time // no lookup before
+	err     error
+	tries   int // lookups that found no exchange, or failed
+	next    time.Time
 	pending bool
 }
 
@@ -452,8 +447,8 @@ func (l *exchangeLookup) askOnce(ctx context.Context, queue string) {
 }
 
 const (
-	// bindingWait is how long the scheduler waits for the first binding after bindingsQuiet without
-	// one; it waits for no other.
+	// bindingWait is how long the scheduler waits for the first binding after bindingsQuiet without one; it waits for
+	// no other.
 	bindingWait, bindingsQuiet = 100 * time.Millisecond, time.Second
 	// bindingErrorKept is how long the error of a binding is the answer; then it is tried again.
 	bindingErrorKept = 2 * time.Second
@@ -471,8 +466,8 @@ type exchangeBinding struct {
 }
 
 type queueBinding struct {
-	ended   chan struct{} // closed when the binding has succeeded or failed
-	awaited bool          // begin waits for that
+	ended   chan struct{}
+	awaited bool // begin waits for that
 }
 
 type bindingError struct {
@@ -533,7 +528,6 @@ func (b *exchangeBinding) await(ctx context.Context, queue string, one *queueBin
 	return e.err
 }
 
-// isUnderWay reports whether a queue is being bound.
 func (b *exchangeBinding) isUnderWay(queue string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -589,7 +583,6 @@ type ReportedNames struct {
 	loaded     bool // the names in the store at the start are counted
 }
 
-// NewReportedNames returns the bound for an Intake and a ParkedIntake that store in s.
 func NewReportedNames(s store.Store, sender *Sender) *ReportedNames {
 	return &ReportedNames{store: s, turn: semaphore.NewWeighted(1), lookUpIfUnknown: sender.MayRetryTo,
 		cached: sender.targets.cached, markProven: sender.targets.proven.add,

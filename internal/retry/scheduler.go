@@ -94,9 +94,9 @@ type sentBatch struct {
 	lane     store.Lane
 	claims   []store.Claim
 	wait     func(context.Context) []Result
-	results  []Result // after RabbitMQ has answered
-	obstacle error    // why some of them wait again; nil: none does
-	halfFull bool     // with it at least half of its destination's window was in use
+	results  []Result
+	obstacle error // why some of them wait again; nil: none does
+	halfFull bool  // with it at least half of its destination's window was in use
 }
 
 // NewScheduler returns a Scheduler. report receives why a lane is unreachable, each time that it was tried, and nil
@@ -244,7 +244,6 @@ func (s *Scheduler) allow(lane store.Lane, wanted int, now time.Time) (n int, re
 	return s.throttle.Allow(lane.Queue, wanted, now)
 }
 
-// reportNotRetried reports to the throttle how many that it allowed were not published.
 func (s *Scheduler) reportNotRetried(lane store.Lane, n int, now time.Time) {
 	if !lane.Forwards() {
 		s.throttle.NotRetried(lane.Queue, n, now)
@@ -323,7 +322,6 @@ func (s *Scheduler) finishClaims(ctx context.Context, batches []sentBatch) {
 	s.Wake()
 }
 
-// reportResults reports to the throttle what became of a batch that it allowed.
 func (s *Scheduler) reportResults(b sentBatch, now time.Time) {
 	if b.lane.Forwards() {
 		return
@@ -338,7 +336,6 @@ func (s *Scheduler) reportResults(b sentBatch, now time.Time) {
 	s.throttle.NotRetried(b.lane.Queue, len(b.claims)-len(ids), now)
 }
 
-// Busy reports whether messages are being retried now.
 func (s *Scheduler) Busy() bool {
 	s.claimed.mu.Lock()
 	defer s.claimed.mu.Unlock()
@@ -348,10 +345,8 @@ func (s *Scheduler) Busy() bool {
 // Wakeup wakes a Scheduler. It is safe for concurrent use.
 type Wakeup chan struct{}
 
-// NewWakeup returns a Wakeup for one Scheduler.
 func NewWakeup() Wakeup { return make(Wakeup, 1) }
 
-// Wake makes the scheduler look again at what may be retried.
 func (w Wakeup) Wake() {
 	select {
 	case w <- struct{}{}:
@@ -359,7 +354,6 @@ func (w Wakeup) Wake() {
 	}
 }
 
-// Wake makes the scheduler look again at what may be retried.
 func (s *Scheduler) Wake() { s.woken.Wake() }
 
 func bodies(claims []store.Claim) (n int) {
@@ -402,7 +396,6 @@ type laneWindow struct {
 	last chan struct{} // closed when the answers to its latest batch were passed on
 }
 
-// windowKey returns the lane, or the key that all lanes to one forward target share.
 func windowKey(l store.Lane) store.Lane {
 	if l.Forwards() {
 		l.Queue = ""
@@ -463,7 +456,6 @@ func (c *claimed) begin(
 	return 2*w.messages >= w.size, previous, passedOn
 }
 
-// has reports whether messages are claimed for a lane's destination.
 func (c *claimed) has(l store.Lane) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -500,7 +492,6 @@ func (c *claimed) forgetIdle(now time.Time) {
 	})
 }
 
-// minBackoff and maxBackoff bound the backoff of an unreachable lane.
 const minBackoff, maxBackoff = 250 * time.Millisecond, 15 * time.Second
 
 // backoffKept is how long after its backoff an unreachable lane without messages is reachable: what was published has
@@ -628,7 +619,6 @@ func (s *Scheduler) isPaused(queue string) bool {
 	return s.paused[queue]
 }
 
-// Paused returns the queues whose retries a person has paused.
 func (s *Scheduler) Paused() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -652,17 +642,14 @@ func (s *Scheduler) loadPauses(ctx context.Context) {
 	s.repeatUntilDone(ctx, readingPauses, load)
 }
 
-// maxStoreWait bounds the wait before a failing store is tried again.
 const maxStoreWait = time.Second
 
-// Operations of the store, as the log names them.
 const (
 	retryingDue     = "retrying due messages"
 	finishingClaims = "finishing retried messages"
 	readingPauses   = "reading which queues are paused"
 )
 
-// storeFailed logs, once, that an operation of the store fails.
 func (s *Scheduler) storeFailed(ctx context.Context, operation string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -673,7 +660,6 @@ func (s *Scheduler) storeFailed(ctx context.Context, operation string, err error
 	s.log.Error("store: "+operation+" fails; trying again until it works", "error", err)
 }
 
-// storeWorks logs, once, that a failing operation works again.
 func (s *Scheduler) storeWorks(operation string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

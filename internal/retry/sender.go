@@ -14,7 +14,6 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Publisher publishes messages to RabbitMQ.
 type Publisher interface {
 	// Send is as broker.Publisher's: persistent, mandatory, and nearly in order. It is called by one goroutine at a
 	// time, and blocks while there is no connection.
@@ -22,7 +21,6 @@ type Publisher interface {
 	RetryExchanges
 }
 
-// Result is the outcome of publishing one claim.
 type Result struct {
 	Done bool   // confirmed by RabbitMQ, and routed: delete it
 	Park string // if not empty, park it for this reason

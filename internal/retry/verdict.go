@@ -52,8 +52,8 @@ func (in *Intake) decide(
 	through := d.Message.Exchange
 	deadLetter := through == wire.ExchangeDeadLetters || o.claim != nil
 	if through == wire.ExchangeFailures || deadLetter && headers.ByConsumer(o.reason) {
-		// In a dead letter only a consumer by AMQP 1.0, a framework or the first publisher can have written
-		// them: a retry removes them all.
+		// In a dead letter only a consumer by AMQP 1.0, a framework or the first publisher can have written them: a
+		// retry removes them all.
 		errorIn, note := wire.HeaderRejectReason, ""
 		if through == wire.ExchangeFailures {
 			errorIn = wire.HeaderError
@@ -95,7 +95,6 @@ func (in *Intake) decide(
 
 var notifyOf = map[policy.Importance]store.Notify{policy.Urgent: store.Urgent, policy.Never: store.Never}
 
-// failedRecord makes the record of a message that has failed once more.
 func (k *keeper) failedRecord(o origin, i int, d *wire.Delivery, now time.Time) *store.Record {
 	rec, own := k.record(i, d, now)
 	rec.Failures++
@@ -145,7 +144,6 @@ func (in *Intake) refusal(ctx context.Context, rec *store.Record, o origin, d *w
 	return cmp.Or(o.refusal, d.CannotRepublish)
 }
 
-// parkUndecided parks a message about which decide panicked.
 func parkUndecided(d *wire.Delivery, now time.Time, why any) *store.Record {
 	rec := &store.Record{ID: headers.NewID(&d.Message), FailedAt: now, FirstFailed: now, Message: d.Message}
 	park(rec, now, fmt.Sprintf("it could not be read: %v", why))

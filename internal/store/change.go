@@ -11,7 +11,6 @@ const (
 	MaxChangeBytes = 64 << 20
 )
 
-// Changer changes stored records by people's actions.
 type Changer interface {
 	// Change passes each record to edit and applies the Edit that it returns, all in one
 	// step that survives a crash. On an error nothing is changed.
@@ -39,8 +38,8 @@ type Changer interface {
 
 	SideTable
 
-	// NewestNumber returns the number of the newest key, for Range.Upto. A record that is added
-	// meanwhile is either stored and within the bound when it returns, or above the bound.
+	// NewestNumber returns the number of the newest key, for Range.Upto. A record that is added meanwhile is either
+	// stored and within the bound when it returns, or above the bound.
 	NewestNumber(ctx context.Context) (uint64, error)
 
 	// Forget deletes discarded records that can no longer be restored (Due ≤ now), in
@@ -51,15 +50,14 @@ type Changer interface {
 // SideTable holds what belongs to messages but is not one, as entries.
 type SideTable interface {
 	EntryReader
-	// PutEntries writes entries durably, all or none. A nil Value deletes. It returns ErrFull
-	// when there is no room. It may use a quarter of the reserve, so that an operation that
-	// frees room can start; 4 KiB may always be written, so that one can be paused.
+	// PutEntries writes entries durably, all or none. A nil Value deletes. It returns ErrFull when there is no room. It
+	// may use a quarter of the reserve, so that an operation that frees room can start; 4 KiB may always be written, so
+	// that one can be paused.
 	PutEntries(ctx context.Context, entries []Entry) error
 	// DeleteEntries deletes all entries whose names begin with prefix, in one step.
 	DeleteEntries(ctx context.Context, prefix string) error
 }
 
-// EntryReader reads entries.
 type EntryReader interface {
 	// Entry returns a value of the side table; nil when there is none.
 	Entry(ctx context.Context, name string) ([]byte, error)
@@ -74,8 +72,8 @@ type Edit struct {
 	// Keep stores the record as edit left it. Delete deletes it. With neither it stays as it
 	// was; with both, Keep applies.
 	Keep, Delete bool
-	// Forwarded, with Delete, is when RabbitMQ confirmed the message where a person sent it; zero: it is
-	// discarded for good.
+	// Forwarded, with Delete, is when RabbitMQ confirmed the message where a person sent it; zero: it is discarded for
+	// good.
 	Forwarded time.Time
 	// Add are new records to store in the same step.
 	Add []*Record
@@ -88,8 +86,8 @@ type Entry struct {
 	Value []byte
 }
 
-// PausePrefix + a queue's name is the entry of a person's pause of its retries. It is
-// declared here because actions and scheduler share only the store.
+// PausePrefix + a queue's name is the entry of a person's pause of its retries. It is declared here because actions and
+// scheduler share only the store.
 const PausePrefix = "pause/"
 
 // FollowPrefix + a queue's name is the entry of a dead-letter queue that a person has the service follow.
@@ -112,7 +110,6 @@ const OwnerEntry = "vhost"
 // forgetStep is how many messages Forget deletes at a time: few, since others wait meanwhile.
 const forgetStep = 256
 
-// Forget implements Changer.Forget for engines.
 func Forget(ctx context.Context, s interface {
 	Scanner
 	Changer

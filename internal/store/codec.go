@@ -13,9 +13,9 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// A record as bytes: a version, the size of the body, then the fields in a fixed
-// order, the body last so that a listing need not read it. Lengths and integers are
-// varints; header values have AMQP 0-9-1's letter of their type, so that they keep it.
+// A record as bytes: a version, the size of the body, then the fields in a fixed order, the body last so that a listing
+// need not read it. Lengths and integers are varints; header values have AMQP 0-9-1's letter of their type, so that
+// they keep it.
 
 const (
 	// recordVersion is written. Version 1, which is still read, has no flags from
@@ -50,8 +50,8 @@ func AppendRecord(dst []byte, r *Record) ([]byte, error) {
 	return append(b, r.Message.Body...), nil
 }
 
-// AppendHead is AppendRecord without the body, which follows it: this saves a copy of a large
-// one. After an error dst is unchanged.
+// AppendHead is AppendRecord without the body, which follows it: this saves a copy of a large one. After an error dst
+// is unchanged.
 func AppendHead(dst []byte, r *Record) ([]byte, error) {
 	m := &r.Message
 	b := append(dst, recordVersion)
@@ -115,7 +115,6 @@ func AppendHead(dst []byte, r *Record) ([]byte, error) {
 	return b, nil
 }
 
-// appendProperties appends a message but for its body.
 func appendProperties(b []byte, m *wire.Message) ([]byte, error) {
 	b = AppendTexts(b, m.Exchange, m.RoutingKey, m.ContentType, m.ContentEncoding, m.CorrelationID,
 		m.ReplyTo, m.Expiration, m.MessageID, m.Type, m.UserID, m.AppID)
@@ -147,7 +146,6 @@ func DecodeRecord(data []byte, withBody bool) (r *Record, bodySize int, err erro
 	return r, bodySize, nil
 }
 
-// DecodeHead reads what AppendHead wrote.
 func DecodeHead(data []byte) (r *Record, bodySize int, err error) {
 	d := Decode(data)
 	if err := d.version(); err != nil {
@@ -220,7 +218,6 @@ func (d *Decoder) record() (*Record, error) {
 	return r, nil
 }
 
-// properties reads what appendProperties wrote.
 func (d *Decoder) properties(m *wire.Message) {
 	for _, s := range [...]*string{&m.Exchange, &m.RoutingKey, &m.ContentType, &m.ContentEncoding, &m.CorrelationID,
 		&m.ReplyTo, &m.Expiration, &m.MessageID, &m.Type, &m.UserID, &m.AppID} {
@@ -255,21 +252,18 @@ func (d *Decoder) time() time.Time {
 	return time.Unix(sec, int64(micros)*1000)
 }
 
-// Decoder reads what AppendTexts and encoding/binary appended. After something does not fit,
-// each read returns zero, so callers check Torn once.
+// Decoder reads what AppendTexts and encoding/binary appended. After something does not fit, each read returns zero, so
+// callers check Torn once.
 type Decoder struct {
 	data []byte
 	text string // if not "", a copy that ends where data does: texts share its memory
 	torn bool
 }
 
-// Decode returns a Decoder of b.
 func Decode(b []byte) *Decoder { return &Decoder{data: b} }
 
-// More reports whether something is left to read.
 func (d *Decoder) More() bool { return len(d.data) > 0 }
 
-// Torn reports whether something did not fit.
 func (d *Decoder) Torn() bool { return d.torn }
 
 // take returns n bytes; nil when there are fewer.
@@ -283,7 +277,6 @@ func (d *Decoder) take(n int) []byte {
 	return b
 }
 
-// Byte reads one byte.
 func (d *Decoder) Byte() byte {
 	if b := d.take(1); b != nil {
 		return b[0]
@@ -291,14 +284,12 @@ func (d *Decoder) Byte() byte {
 	return 0
 }
 
-// Varint reads what binary.AppendVarint wrote.
 func (d *Decoder) Varint() int64 {
 	v, n := binary.Varint(d.data)
 	d.skip(n)
 	return v
 }
 
-// Uvarint reads what binary.AppendUvarint wrote.
 func (d *Decoder) Uvarint() uint64 {
 	v, n := binary.Uvarint(d.data)
 	d.skip(n)
@@ -324,7 +315,6 @@ func (d *Decoder) length() int {
 	return int(v)
 }
 
-// Text reads one text that AppendTexts wrote.
 func (d *Decoder) Text() string {
 	b := d.take(d.length())
 	if d.text == "" {

@@ -16,7 +16,6 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// State is where a kept message is in its life.
 type State uint8
 
 const (
@@ -27,21 +26,20 @@ const (
 
 // Record is a failed message and what Redrive knows of it.
 type Record struct {
-	// ID is what the consumer sees as x-redrive-id. It names the message, not
-	// the record: after a crash two records can carry the same ID, and a
-	// publisher can forge one, so no store may use it as a unique key.
+	// ID is what the consumer sees as x-redrive-id. It names the message, not the record: after a crash two records can
+	// carry the same ID, and a publisher can forge one, so no store may use it as a unique key.
 	ID    uuid.UUID
 	Queue string // the work queue it failed in
 	State State
-	// Due is, for Waiting, when it is retried at the earliest; for Parked, when it was
-	// parked; for Discarded, until when it can be restored. Microseconds are kept.
+	// Due is, for Waiting, when it is retried at the earliest; for Parked, when it was parked; for Discarded, until
+	// when it can be restored. Microseconds are kept.
 	Due time.Time
 
-	Failures    int       // failures so far
-	Replays     int       // how often people replayed it
-	Reason      string    // wire.Reason…
-	Error       string    // the text that the consumer reported, or ""
-	Policy      string    // the policy that decided
+	Failures    int
+	Replays     int
+	Reason      string // wire.Reason…
+	Error       string // the text that the consumer reported, or ""
+	Policy      string
 	Rule        string    // its rule that decided; "": none
 	Notify      Notify    // how people are notified when it is parked
 	FirstFailed time.Time // of this message, over all attempts since it was first published
@@ -49,27 +47,26 @@ type Record struct {
 	ParkedFor   string    // Parked: why, in words for a person
 	Notes       []string  // what was wrong with its headers, in words for a person
 
-	// Proven: the broker itself dead-lettered it from Queue, so its retry
-	// exchange may be declared. A failure reported by a client proves nothing.
+	// Proven: the broker itself dead-lettered it from Queue, so its retry exchange may be declared. A failure reported
+	// by a client proves nothing.
 	Proven bool
 	// Forward, when set, is where its policy forwards it, or a person copies it, instead of
 	// Queue.
 	Forward *Destination
 
-	// MadeFrom is the message that a person edited or copied to make this one; MadeInto,
-	// in an edited original, is the message that replaced it.
+	// MadeFrom is the message that a person edited or copied to make this one; MadeInto, in an edited original, is the
+	// message that replaced it.
 	MadeFrom, MadeInto uuid.UUID
 
-	// Fingerprint is the same for two deliveries of one dead letter, and differs between dead
-	// letters as far as content can: see Receipt. Zero when it needs none.
+	// Fingerprint is the same for two deliveries of one dead letter, and differs between dead letters as far as content
+	// can: see Receipt. Zero when it needs none.
 	Fingerprint [16]byte
 
 	// Format names the row of package retry's table of formats that an adopted message matches, which says
 	// what publishing removes; "": nothing.
 	Format string
-	// Envelope is set when Message.Body is still as in a framework's error queue: in an envelope, or with a
-	// count of retries. It has the properties and headers of arrival; Message has the message's own. See
-	// retry.Unwrapped.
+	// Envelope is set when Message.Body is still as in a framework's error queue: in an envelope, or with a count of
+	// retries. It has the properties and headers of arrival; Message has the message's own. See retry.Unwrapped.
 	Envelope *wire.Message
 
 	// AdoptedFrom is the dead-letter queue that the message was adopted from, if any.
@@ -80,14 +77,13 @@ type Record struct {
 	// Imported: a person adds it, so Add does not count it in EverParked. Not stored.
 	Imported bool
 
-	// Unreadable is why the stored record cannot be read; all other fields are empty then.
-	// Change calls edit with such a record too.
+	// Unreadable is why the stored record cannot be read; all other fields are empty then. Change calls edit with such
+	// a record too.
 	Unreadable error
 
 	Message wire.Message // as first published, except for what the broker changed
 }
 
-// Group returns its error group.
 func (r *Record) Group() errorgroup.Group {
 	return errorgroup.Of(r.Queue, r.Reason, r.Error, r.Message.Type)
 }
@@ -108,7 +104,6 @@ func (r *Record) Validate() error {
 // Held reports whether the message is being put back into its dead-letter queue.
 func (r *Record) Held(now time.Time) bool { return now.Before(r.HeldUntil) }
 
-// NewlyParked reports whether Add counts a record in its EverParked.
 func (r *Record) NewlyParked() bool { return r.State == Parked && !r.Imported }
 
 // EverParked returns the column in which the record is counted when it is parked.
@@ -150,8 +145,8 @@ func (r *Record) Ended() (Ending, Column) {
 	return EndedRetried, Retried
 }
 
-// Replay makes a parked record, or a copy of any, waiting: due at due, without failures, with its own queue as
-// the target, and replayed once more.
+// Replay makes a parked record, or a copy of any, waiting: due at due, without failures, with its own queue as the
+// target, and replayed once more.
 func (r *Record) Replay(due time.Time) {
 	r.State, r.Due, r.ParkedFor = Waiting, due, ""
 	r.Failures, r.Forward = 0, nil
@@ -165,10 +160,9 @@ type Destination struct {
 	RoutingKey string
 }
 
-// Receipt is the ID that a dead letter got, and when it first failed. When the
-// connection or the process ends between storing and acknowledging a dead letter,
-// RabbitMQ delivers it again: by the receipt the second record gets the ID of the first,
-// so that the consumer can recognize the duplicate.
+// Receipt is the ID that a dead letter got, and when it first failed. When the connection or the process ends between
+// storing and acknowledging a dead letter, RabbitMQ delivers it again: by the receipt the second record gets the ID of
+// the first, so that the consumer can recognize the duplicate.
 type Receipt struct {
 	Fingerprint [16]byte
 	ID          uuid.UUID
@@ -206,10 +200,8 @@ func HashOf(records []*Record) (of [sha256.Size]byte) {
 	return of
 }
 
-// ReceiptSize is the size of an encoded receipt.
 const ReceiptSize = 16 + 16 + 8
 
-// Append appends the encoded receipt.
 func (r Receipt) Append(b []byte) []byte {
 	b = append(append(b, r.Fingerprint[:]...), r.ID[:]...)
 	return binary.BigEndian.AppendUint64(b, uint64(r.FirstFailed.UnixMicro()))
@@ -223,8 +215,8 @@ func ReadReceipt(b []byte) (r Receipt) {
 	return r
 }
 
-// Key names one record within its store for as long as it is kept, whatever its
-// state. It is printable, and opaque to all but engines.
+// Key names one record within its store for as long as it is kept, whatever its state. It is printable, and opaque to
+// all but engines.
 type Key string
 
 // MakeKey makes the key of a record from its ID, and the number that it got when it was
@@ -248,16 +240,15 @@ func (k Key) Parts() (id uuid.UUID, seq uint64, ok bool) {
 	return id, seq, err == nil && MakeKey(id, seq) == k
 }
 
-// Lane is a destination that waiting records share: a work queue, or where a policy or a person
-// forwards those of a work queue. An unreachable lane delays no other. (The queues
-// redrive.lane.<queue> in RabbitMQ are something else: wire.LaneQueue.)
+// Lane is a destination that waiting records share: a work queue, or where a policy or a person forwards those of a
+// work queue. An unreachable lane delays no other. (The queues redrive.lane.<queue> in RabbitMQ are something else:
+// wire.LaneQueue.)
 type Lane struct {
 	Queue string // the work queue
 	// Forward is where its messages go instead; zero: back to the queue.
 	Forward Destination
 }
 
-// Lane returns the lane of a waiting record.
 func (r *Record) Lane() Lane {
 	l := Lane{Queue: r.Queue}
 	if r.Forward != nil {
@@ -269,7 +260,6 @@ func (r *Record) Lane() Lane {
 // Forwards reports whether the lane leads to a forward target rather than a work queue.
 func (l Lane) Forwards() bool { return l.Forward != Destination{} }
 
-// String names the lane for people.
 func (l Lane) String() string {
 	if !l.Forwards() {
 		return l.Queue
@@ -277,7 +267,6 @@ func (l Lane) String() string {
 	return fmt.Sprintf("%s to %s", l.Queue, l.Forward)
 }
 
-// String names a destination for people.
 func (d Destination) String() string {
 	switch {
 	case d.Exchange == "":
@@ -288,7 +277,6 @@ func (d Destination) String() string {
 	return fmt.Sprintf("exchange %s with routing key %s", d.Exchange, d.RoutingKey)
 }
 
-// Reasons is a set of reasons for failures.
 type Reasons uint8
 
 // reasons lists the reasons with a bit of their own. The order is on disk. All others, which
@@ -298,7 +286,6 @@ var reasons = []string{wire.ReasonRejected, wire.ReasonExpired, wire.ReasonMaxLe
 
 const otherReasons Reasons = 1 << 7
 
-// ReasonsOf returns the set of one reason.
 func ReasonsOf(reason string) Reasons {
 	if i := slices.Index(reasons, reason); i >= 0 {
 		return 1 << i

@@ -21,27 +21,25 @@ var ErrCursor = errors.New("not the end of a page")
 // moment, except in an engine that several processes share: there it visits once what is
 // kept throughout, at most once what changes meanwhile, and nothing that was never there.
 type Scanner interface {
-	// Scan visits the records of a range in its order until visit returns false or an
-	// error, or ctx ends. Bodies are left out unless the range asks for them. visit may keep
-	// the Listed and may call the store. The first visit comes at once, whatever the range
-	// and the number of records (there is an index), except for waiting records of a group:
+	// Scan visits the records of a range in its order until visit returns false or an error, or ctx ends. Bodies are
+	// left out unless the range asks for them. visit may keep the Listed and may call the store. The first visit comes
+	// at once, whatever the range and the number of records (there is an index), except for waiting records of a group:
 	// they are searched among their queue's.
 	Scan(ctx context.Context, r Range, visit func(Listed) (more bool, err error)) error
 
-	// Find returns the records with this id, with bodies, in the order they were added
-	// (several only after a crash, or when a publisher forged an id); none is no error.
+	// Find returns the records with this id, with bodies, in the order they were added (several only after a crash, or
+	// when a publisher forged an id); none is no error.
 	Find(ctx context.Context, id uuid.UUID) ([]Listed, error)
 
 	// Get returns one record with its body; ErrNotFound when it is no longer kept.
 	Get(ctx context.Context, key Key) (Listed, error)
 }
 
-// Searcher reads and searches messages.
 type Searcher interface {
 	Scanner
 
-	// Groups returns every group with a kept message or a failure within a day. Beyond
-	// GroupsKept groups, a failure counts as one of its queue's other errors.
+	// Groups returns every group with a kept message or a failure within a day. Beyond GroupsKept groups, a failure
+	// counts as one of its queue's other errors.
 	Groups(ctx context.Context) ([]GroupCount, error)
 
 	// GroupOf returns the group that a kept record counts in: its own, or its queue's
@@ -52,10 +50,9 @@ type Searcher interface {
 	// and not before edges[i-1], but at most limit. Edges ascend.
 	CountDue(ctx context.Context, queues []string, edges []time.Time, limit int64) (counts []int64, err error)
 
-	// PastFailures returns the earlier failures of a message and how each wait ended, oldest
-	// first. At least the newest PastFailuresKept of all messages are known. History is not
-	// promised: a killed process may lose its last moment, and a power cut about the last half
-	// minute. Records and counts of groups stay exact.
+	// PastFailures returns the earlier failures of a message and how each wait ended, oldest first. At least the newest
+	// PastFailuresKept of all messages are known. History is not promised: a killed process may lose its last moment,
+	// and a power cut about the last half minute. Records and counts of groups stay exact.
 	PastFailures(ctx context.Context, id uuid.UUID) ([]PastFailure, error)
 
 	// EachPastFailure visits the past failures of all messages, newest first.
@@ -64,26 +61,24 @@ type Searcher interface {
 
 // Range chooses records by what is indexed. Zero fields choose all.
 type Range struct {
-	State State
-	// Without is a state to leave out; 0: none.
+	State   State
 	Without State
 	// Queues and Groups: of any of these; nil: of all.
 	Queues []string
 	Groups []errorgroup.ID
 	// From and To bound Due: From ≤ Due < To.
 	From, To time.Time
-	// NewestFirst orders by Due from the latest on, otherwise from the earliest on,
-	// over all queues together. Of records with the same Due, the last added is the latest.
+	// NewestFirst orders by Due from the latest on, otherwise from the earliest on, over all queues together. Of
+	// records with the same Due, the last added is the latest.
 	NewestFirst bool
 	// After continues after the record with this Cursor.
 	After string
 	Body  bool
-	// Upto leaves out records added after NewestNumber returned this; nil: none. A record
-	// that is changed keeps its number.
+	// Upto leaves out records added after NewestNumber returned this; nil: none. A record that is changed keeps its
+	// number.
 	Upto *uint64
 }
 
-// Of reports whether the range has records of a state.
 func (r *Range) Of(s State) bool { return (r.State == 0 || r.State == s) && r.Without != s }
 
 // Has reports whether the record with this number had been added by Upto.
@@ -92,7 +87,6 @@ func (r *Range) Has(seq uint64) bool { return r.Upto == nil || seq <= *r.Upto }
 // PastFailuresKept is how many past failures a store keeps at least, the newest ones.
 const PastFailuresKept = 200_000
 
-// Ending is how an attempt's wait ended.
 type Ending uint8
 
 // Endings. Their numbers are on disk.
@@ -102,8 +96,8 @@ const (
 	EndedDiscarded Ending = 3 // for good: its time to be restored is over
 )
 
-// PastFailure is a failure that is no longer kept, because the message was retried, forwarded, or
-// discarded for good. It has no body and no headers.
+// PastFailure is a failure that is no longer kept, because the message was retried, forwarded, or discarded for good.
+// It has no body and no headers.
 type PastFailure struct {
 	ID       uuid.UUID
 	Queue    string
@@ -120,7 +114,6 @@ type PastFailure struct {
 // pastError is how much of an error a past failure keeps.
 const pastError = 200
 
-// PastFailureOf returns the past failure of a record that ended.
 func PastFailureOf(r *Record, ended time.Time, how Ending) PastFailure {
 	p := PastFailure{ID: r.ID, Queue: r.Queue, Failures: r.Failures, Reason: r.Reason, Error: r.Error, Policy: r.Policy,
 		FailedAt: r.FailedAt, Due: r.Due, Ended: ended, Ending: how}
@@ -134,7 +127,6 @@ func PastFailureOf(r *Record, ended time.Time, how Ending) PastFailure {
 	return p
 }
 
-// AppendPastFailure appends a past failure.
 func AppendPastFailure(b []byte, p PastFailure) []byte {
 	b = append(append(b, byte(p.Ending)), p.ID[:]...)
 	b = AppendTexts(b, p.Queue, p.Reason, p.Error, p.Policy)
@@ -145,7 +137,6 @@ func AppendPastFailure(b []byte, p PastFailure) []byte {
 	return b
 }
 
-// ReadPastFailure reads what AppendPastFailure wrote.
 func ReadPastFailure(text string) (p PastFailure, err error) {
 	d := &Decoder{data: []byte(text), text: text}
 	p.Ending = Ending(d.Byte())
@@ -171,7 +162,6 @@ func FromMicros(n int64) time.Time {
 	return time.UnixMicro(n)
 }
 
-// GroupCount counts the messages of one group.
 type GroupCount struct {
 	errorgroup.Group
 	Waiting, Parked, Discarded int64
@@ -202,7 +192,6 @@ func GroupFor(own errorgroup.Group, find func(errorgroup.ID) (known, inUse bool)
 	return own
 }
 
-// GroupNotes returns people's notes on groups, by ID.
 func GroupNotes(ctx context.Context, s EntryReader) (map[string]string, error) {
 	notes := map[string]string{}
 	return notes, s.Entries(ctx, "group/", "", func(e Entry) (bool, error) {
@@ -213,12 +202,10 @@ func GroupNotes(ctx context.Context, s EntryReader) (map[string]string, error) {
 	})
 }
 
-// AppendGroup appends all of a group but its ID.
 func AppendGroup(b []byte, g errorgroup.Group) []byte {
 	return AppendTexts(b, g.Queue, g.Reason, g.Pattern, g.Type)
 }
 
-// ReadGroup reads what AppendGroup wrote.
 func ReadGroup(id errorgroup.ID, b []byte) (errorgroup.Group, error) {
 	g := errorgroup.Group{ID: id}
 	if _, ok := ReadTexts(b, &g.Queue, &g.Reason, &g.Pattern, &g.Type); !ok {

@@ -1,5 +1,5 @@
-// Package store is the contract of stores, which keep waiting and parked messages. Every
-// engine passes package storetest. Read it in this order:
+// Package store is the contract of stores, which keep waiting and parked messages. Every engine passes package
+// storetest. Read it in this order:
 //
 //	store.go   add, claim, finish, for intake and scheduler; what replicas share; the ledger
 //	record.go  a failed message and what Redrive knows of it; its key and its lane
@@ -9,8 +9,7 @@
 //	carried.go what a message's next failure learns of people's actions
 //	codec.go   a record as bytes
 //
-// A store knows no policies and no broker, and callers pass the time: its only clock is that of
-// leases and terms.
+// A store knows no policies and no broker, and callers pass the time: its only clock is that of leases and terms.
 package store
 
 import (
@@ -27,22 +26,18 @@ import (
 var (
 	// ErrFull: there is no room for the batch beside the reserve. None of the batch was
 	// stored. Add works again when there is room.
-	ErrFull = hint.New("full", "the store is full")
-	// ErrLocked: another process owns the data folder.
+	ErrFull   = hint.New("full", "the store is full")
 	ErrLocked = errors.New("the data folder is in use by another process")
 	// ErrSnapshotFolder: a snapshot cannot be written to that folder.
 	ErrSnapshotFolder = errors.New("it cannot be written there")
 	// ErrFormat: the data was written by a version this one cannot read.
 	ErrFormat = errors.New("it has a format this version cannot read")
-	// ErrClosed: the store was closed.
 	ErrClosed = hint.New("stopping", "the store is closed")
-	// ErrOwner: the store belongs to another virtual host, whose name follows in the
-	// error's text; see OwnerEntry.
+	// ErrOwner: the store belongs to another virtual host, whose name follows in the error's text; see OwnerEntry.
 	ErrOwner = errors.New("keeps the messages of the virtual host")
 	// ErrUnreadable: the record is in a damaged part of the store.
 	ErrUnreadable = errors.New("it cannot be read: the store is damaged there")
-	// ErrNotFound: no record with that key.
-	ErrNotFound = hint.New("not_found", "no such message")
+	ErrNotFound   = hint.New("not_found", "no such message")
 )
 
 // ReceiptsKept is how many of its newest receipts a store keeps for each process. It
@@ -53,9 +48,8 @@ var (
 // those receipts, however late the redelivery.
 const ReceiptsKept = 8192
 
-// A shared store forgets the receipts of a process that has written none for
-// ReceiptsAge when ReceiptsOwners others have written since. RabbitMQ
-// redelivers what a vanished process had not acknowledged within 31 s (measured). The
+// A shared store forgets the receipts of a process that has written none for ReceiptsAge when ReceiptsOwners others
+// have written since. RabbitMQ redelivers what a vanished process had not acknowledged within 31 s (measured). The
 // receipts of a process take about 0.5 MB, in the store and in each process that reads them.
 const (
 	ReceiptsAge    = 10 * time.Minute
@@ -71,10 +65,9 @@ type Store interface {
 	// It returns ErrFull when there is no room.
 	Add(ctx context.Context, records []*Record) error
 
-	// Claim claims waiting records of one lane with Due ≤ upTo, earliest first: at
-	// most n, with at most maxBytes of bodies (but always one). A claimed record is
-	// not claimed again until it is released, or its owner stops (disk: the process
-	// ends; a shared engine: the lease ends).
+	// Claim claims waiting records of one lane with Due ≤ upTo, earliest first: at most n, with at most maxBytes of
+	// bodies (but always one). A claimed record is not claimed again until it is released, or its owner stops (disk:
+	// the process ends; a shared engine: the lease ends).
 	Claim(ctx context.Context, lane Lane, upTo time.Time, n, maxBytes int) ([]Claim, error)
 
 	// Finish applies outcomes, each in one atomic step, and returns how many it
@@ -112,36 +105,31 @@ type Store interface {
 	Close() error
 }
 
-// Claim is a claimed record. Token is the engine's name for the claim.
 type Claim struct {
 	Key    Key
 	Token  string
 	Record *Record
 }
 
-// Outcome is how Finish ends a claim.
 type Outcome struct {
 	Claim Claim
-	// Park, when not empty, parks the record with that reason; otherwise the record
-	// is deleted, and its PastFailure is stored.
+	// Park, when not empty, parks the record with that reason; otherwise the record is deleted, and its PastFailure is
+	// stored.
 	Park string
 	At   time.Time // when it ended
 }
 
-// NextDue is when a lane's first waiting and unclaimed record is due.
 type NextDue struct {
 	Lane
 	Due time.Time
 }
 
-// QueueCount counts the records of one queue.
 type QueueCount struct {
 	Queue                      string
 	Waiting, Parked, Discarded int64
 
-	// NextDue is the earliest Due of the waiting records, and NextFailed when that record
-	// failed. They are zero when none waits, and when the record is damaged or ended while
-	// it was counted.
+	// NextDue is the earliest Due of the waiting records, and NextFailed when that record failed. They are zero when
+	// none waits, and when the record is damaged or ended while it was counted.
 	NextDue    time.Time
 	NextFailed time.Time
 }
@@ -155,7 +143,6 @@ type Listed struct {
 	BodySize int
 }
 
-// Number returns the number in the key, or an error when the record cannot be stored under the key.
 func (l *Listed) Number() (uint64, error) {
 	id, n, ok := l.Key.Parts()
 	if !ok || id != l.Record.ID {
@@ -167,20 +154,18 @@ func (l *Listed) Number() (uint64, error) {
 
 // Damageable is a store that keeps working when a part of it cannot be read.
 type Damageable interface {
-	// Damage returns the parts that could not be read since the store was opened, with
-	// their errors.
+	// Damage returns the parts that could not be read since the store was opened, with their errors.
 	Damage() map[string]string
 }
 
 // Snapshotter is a store that can be copied while in use.
 type Snapshotter interface {
-	// Snapshot copies the store of one moment to a folder that is absent or empty, where it
-	// can be opened, and returns how many messages it has.
+	// Snapshot copies the store of one moment to a folder that is absent or empty, where it can be opened, and returns
+	// how many messages it has.
 	Snapshot(ctx context.Context, folder string) (messages int64, err error)
 }
 
-// OpenCalls counts the running calls of a store, for which its Close waits. The zero value is
-// ready for use.
+// OpenCalls counts the running calls of a store, for which its Close waits. The zero value is ready for use.
 type OpenCalls struct {
 	mu     sync.Mutex
 	closed bool
@@ -216,22 +201,21 @@ func (c *OpenCalls) Close() (first bool) {
 // ErrDeposed is returned for a write by a former leader.
 var ErrDeposed = errors.New("another replica leads by now")
 
-// Shared is a store that several services share as replicas of one service. Of what it adds to
-// Store, only the numbers of terms are durable.
+// Shared is a store that several services share as replicas of one service. Of what it adds to Store, only the numbers
+// of terms are durable.
 type Shared interface {
 	Store
 
-	// Beat records that a replica is alive until ttl from now, by the store's clock, and its
-	// description of itself. It returns all replicas alive, this one included, ordered by id.
+	// Beat records that a replica is alive until ttl from now, by the store's clock, and its description of itself. It
+	// returns all replicas alive, this one included, ordered by id.
 	Beat(ctx context.Context, replica string, about []byte, ttl time.Duration) ([]Replica, error)
 	// Leave counts a replica as stopped at once.
 	Leave(ctx context.Context, replica string) error
 
-	// Lead makes replica the leader of what until ttl from now, unless another leads; then
-	// leads is false. term grows with each new leader, so that writes of a former one can be
-	// refused. When leads is true, no replica ever gets this term again, as durably as records
-	// are kept; all earlier changes are in the side table; and no Change of an earlier term
-	// locks anything. DeleteEntries(what) ends and forgets the terms of what.
+	// Lead makes replica the leader of what until ttl from now, unless another leads; then leads is false. term grows
+	// with each new leader, so that writes of a former one can be refused. When leads is true, no replica ever gets
+	// this term again, as durably as records are kept; all earlier changes are in the side table; and no Change of an
+	// earlier term locks anything. DeleteEntries(what) ends and forgets the terms of what.
 	Lead(ctx context.Context, what, replica string, ttl time.Duration) (term uint64, leads bool, err error)
 	// Resign lets another replica lead at once. It does nothing when replica does not lead.
 	Resign(ctx context.Context, what, replica string) error
@@ -239,8 +223,8 @@ type Shared interface {
 	// Send sends a message to all replicas that listen to a topic now, and keeps it for no
 	// other.
 	Send(ctx context.Context, topic string, message []byte) error
-	// Listen receives messages, in the order of each sender, until ctx ends. It returns
-	// an error earlier when it may have missed one.
+	// Listen receives messages, in the order of each sender, until ctx ends. It returns an error earlier when it may
+	// have missed one.
 	Listen(ctx context.Context, topic string, receive func(message []byte)) error
 }
 
@@ -260,14 +244,13 @@ type Replica struct {
 	About []byte
 }
 
-// WithTerm returns a context for a leader's work. With it, PutEntries, DeleteEntries and Change of a
-// Shared store return ErrDeposed unless that term of what still runs: a leader that was suspended,
-// and does not know yet that another leads, changes nothing.
+// WithTerm returns a context for a leader's work. With it, PutEntries, DeleteEntries and Change of a Shared store
+// return ErrDeposed unless that term of what still runs: a leader that was suspended, and does not know yet that
+// another leads, changes nothing.
 func WithTerm(ctx context.Context, what string, term uint64) context.Context {
 	return context.WithValue(ctx, termKey{}, leaderTerm{what, term})
 }
 
-// TermOf returns the term that WithTerm put into a context.
 func TermOf(ctx context.Context) (what string, term uint64, ok bool) {
 	t, ok := ctx.Value(termKey{}).(leaderTerm)
 	return t.what, t.term, ok
@@ -280,11 +263,11 @@ type leaderTerm struct {
 	term uint64
 }
 
-// Bookkeeper accounts for every message since the ledger began: when the store was made or, after
-// a disk lost a part of the counts, when the store was next opened.
+// Bookkeeper accounts for every message since the ledger began: when the store was made or, after a disk lost a part of
+// the counts, when the store was next opened.
 type Bookkeeper interface {
-	// Ledger returns a line for each queue, ordered by name. A message is counted in the step
-	// that writes its record, so each line balances at every moment, also after a crash.
+	// Ledger returns a line for each queue, ordered by name. A message is counted in the step that writes its record,
+	// so each line balances at every moment, also after a crash.
 	Ledger(ctx context.Context) ([]LedgerLine, error)
 
 	// Recount returns the Ledger of one moment with the kept records counted one by one. A line
@@ -292,9 +275,8 @@ type Bookkeeper interface {
 	// takes long.
 	Recount(ctx context.Context) ([]LedgerLine, error)
 
-	// CountUnstored counts n messages that arrived for queue and were never stored, as In and
-	// as Delayed or DiscardedAtOnce. It is durable with the next change; a crash may lose both
-	// counts together.
+	// CountUnstored counts n messages that arrived for queue and were never stored, as In and as Delayed or
+	// DiscardedAtOnce. It is durable with the next change; a crash may lose both counts together.
 	CountUnstored(queue string, as Column, n int64)
 }
 
@@ -312,8 +294,8 @@ const (
 	Moved           Column = 7 // moved to another queue, and In there: no action does that yet
 	Delayed         Column = 8 // it waits in RabbitMQ
 	DiscardedAtOnce Column = 9 // its policy discarded it at once
-	// EverParked counts messages that were parked when they failed or instead of a retry. It only
-	// grows, and is no part of the balance.
+	// EverParked counts messages that were parked when they failed or instead of a retry. It only grows, and is no part
+	// of the balance.
 	EverParked Column = 10
 	// EverParkedUrgent and EverParkedQuietly count the same for messages with Notify Urgent or Never.
 	EverParkedUrgent  Column = 11
@@ -324,7 +306,6 @@ const (
 // Flows are the columns of the balance that only grow: all but what is kept.
 var Flows = [...]Column{In, Retried, Forwarded, Forgotten, Moved, Delayed, DiscardedAtOnce}
 
-// columnNames are for metrics and people.
 var columnNames = [columns]string{In: "in", Column(Waiting): "waiting", Column(Parked): "parked",
 	Column(Discarded): "discarded",
 	Retried:           "retried", Forwarded: "forwarded", Forgotten: "forgotten", Moved: "moved", Delayed: "delayed",
@@ -341,7 +322,6 @@ func (c Column) String() string {
 	return fmt.Sprintf("column %d", uint8(c))
 }
 
-// Sums counts the messages in each column of a ledger.
 type Sums [columns]int64
 
 // Off returns how many more messages arrived than are accounted for: 0 when the ledger balances.
@@ -353,37 +333,31 @@ func (s *Sums) Off() int64 {
 	return off
 }
 
-// Add adds o.
 func (s *Sums) Add(o *Sums) {
 	for as, n := range o {
 		s[as] += n
 	}
 }
 
-// Kept returns how many are kept, in any state.
 func (s *Sums) Kept() int64 { return s[Waiting] + s[Parked] + s[Discarded] }
 
 // Records returns how many records were ever added.
 func (s *Sums) Records() int64 { return s[In] - s[Moved] - s[Delayed] - s[DiscardedAtOnce] }
 
-// LedgerLine counts the messages of one queue by what became of them.
 type LedgerLine struct {
 	Queue string
 	Sums
 }
 
-// EmptyLinesKept is how many queues without kept messages have a line in the ledger. Beyond it,
-// those idle for longest are added to the line of OtherQueues: invented names must not use memory
-// for ever.
+// EmptyLinesKept is how many queues without kept messages have a line in the ledger. Beyond it, those idle for longest
+// are added to the line of OtherQueues: invented names must not use memory for ever.
 const EmptyLinesKept = 1000
 
 // OtherQueues names the ledger's line of forgotten queues.
 const OtherQueues = "(other)"
 
-// SumsBy has the sums of queues.
 type SumsBy map[string]*Sums
 
-// Of returns the sums of a queue.
 func (by SumsBy) Of(queue string) *Sums {
 	if by[queue] == nil {
 		by[queue] = new(Sums)

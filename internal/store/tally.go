@@ -17,8 +17,7 @@ type Tally struct {
 	Reasons     Reasons
 }
 
-// Hours counts failures in each of the 24 hours up to the newest; n is indexed by the hour
-// modulo 24.
+// Hours counts failures in each of the 24 hours up to the newest; n is indexed by the hour modulo 24.
 type Hours struct {
 	newest int64
 	n      [24]int64
@@ -49,7 +48,6 @@ func (h *Hours) All() iter.Seq2[int64, int64] {
 	}
 }
 
-// Add adds o.
 func (t *Tally) Add(o *Tally) {
 	for state, n := range o.Kept {
 		t.Kept[state] += n
@@ -75,7 +73,6 @@ func (t *Tally) Seen(second int64) {
 	}
 }
 
-// Failed counts a failure.
 func (t *Tally) Failed(at, now time.Time) {
 	if at.After(now) { // a wrong clock
 		at = now
@@ -87,16 +84,13 @@ func (t *Tally) Failed(at, now time.Time) {
 	t.Hours.Add(at.Unix()/3600, 1)
 }
 
-// Any reports whether a message is kept.
 func (t *Tally) Any() bool { return t.Kept != [len(t.Kept)]int64{} }
 
 // Listed reports whether Groups lists the group: a message is kept, or one failed within a day.
 func (t *Tally) Listed(now time.Time) bool { return t.Any() || t.Last > ADayBefore(now) }
 
-// ADayBefore returns seconds since 1970.
 func ADayBefore(now time.Time) int64 { return now.Unix() - 24*60*60 }
 
-// Count returns the GroupCount of a group.
 func (t *Tally) Count(g errorgroup.Group, note string, now time.Time) GroupCount {
 	c := GroupCount{Group: g, Note: note, Waiting: t.Kept[Waiting], Parked: t.Kept[Parked],
 		Discarded: t.Kept[Discarded], First: second(t.First), Last: second(t.Last), Reasons: t.Reasons}
@@ -116,7 +110,6 @@ func second(n int64) time.Time {
 	return time.Unix(n, 0)
 }
 
-// Append appends the encoded tally.
 func (t *Tally) Append(b []byte) []byte {
 	for _, n := range t.Kept[1:] {
 		b = binary.AppendVarint(b, n)
@@ -133,7 +126,6 @@ func (t *Tally) Append(b []byte) []byte {
 	return b
 }
 
-// AddFrom adds what Append wrote.
 func (t *Tally) AddFrom(b []byte) error {
 	d := Decode(b)
 	for state := range t.Kept[1:] {

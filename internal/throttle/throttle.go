@@ -54,16 +54,13 @@ func FormatRate(r float64) string {
 	return fmt.Sprintf("%.4g/h", r*3600)
 }
 
-// Values of Rules.NoConsumer.
 const (
 	PauseWithoutConsumers = "pause"
 	RetryWithoutConsumers = "retry"
 )
 
-// DefaultNoQueue is how long messages wait for a queue that does not exist.
 const DefaultNoQueue = 5 * time.Minute
 
-// DefaultSettle is the settle time of rules without one.
 const DefaultSettle = 30 * time.Second
 
 // MaxTracked bounds the retried messages of a queue that are remembered at once, and so memory and InFlight.
@@ -84,13 +81,11 @@ type Breaker struct {
 	Ramp time.Duration
 }
 
-// DefaultBreaker returns the settings of `breaker: on`.
 func DefaultBreaker() Breaker {
 	return Breaker{FailureRatio: 0.5, MinRetries: 20, Window: time.Minute, Wait: 10 * time.Second,
 		MaxWait: 2 * time.Minute, Probes: 3, Ramp: time.Minute}
 }
 
-// State is the state of a queue's breaker.
 type State string
 
 // Closed allows all retries, Open none, HalfOpen as many as Probes says, and Ramp more and more until it is Closed.
@@ -101,7 +96,6 @@ const (
 	Ramp     State = "ramp"
 )
 
-// States lists the states of a breaker.
 var States = []State{Closed, Open, HalfOpen, Ramp}
 
 // Transition.To can also be one of these: messages wait for a consumer of the queue, or no longer.
@@ -113,7 +107,6 @@ const (
 // ForceAuto passed to Force lets the breaker decide again.
 const ForceAuto = "auto"
 
-// Transition is one change of a queue.
 type Transition struct {
 	Queue      string
 	From, To   State // From is "" when To is NoConsumer or ConsumerBack
@@ -131,7 +124,6 @@ func (r *Rules) settle() time.Duration {
 	return r.Settle
 }
 
-// tracks reports whether the outcome of each retried message matters.
 func (r *Rules) tracks() bool { return r.InFlight > 0 || r.Breaker != nil }
 
 func (r *Rules) unlimited() bool { return r.Rate <= 0 && !r.tracks() }
@@ -141,8 +133,7 @@ const (
 	// forgetUnused.
 	forgetIdle   = 10 * time.Minute
 	forgetUnused = 24 * time.Hour
-	// sweepEvery is how often sweep looks for these.
-	sweepEvery = time.Minute
+	sweepEvery   = time.Minute
 )
 
 // Throttle limits retries. It is asked before messages are retried, and told what became of them. It is safe for
@@ -343,7 +334,6 @@ func (t *Throttle) sweep(now time.Time) {
 	}
 }
 
-// use returns a queue with rules applied, and remembers it.
 func (t *Throttle) use(name string, r Rules, now time.Time) *queue {
 	q := t.queues[name]
 	if q == nil {
@@ -397,7 +387,6 @@ type View struct {
 	FailedShare      float64   // the part of Finished that failed again, from 0 to 1
 }
 
-// View returns the state of a queue.
 func (t *Throttle) View(queue string, now time.Time) View {
 	r := t.rules(queue)
 	t.mu.Lock()
@@ -430,7 +419,6 @@ func (t *Throttle) View(queue string, now time.Time) View {
 	return v
 }
 
-// Queues returns the queues that the throttle remembers.
 func (t *Throttle) Queues() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -618,7 +606,6 @@ func (t *Throttle) Receive(replica string, all map[string]RetryStats, now time.T
 	}
 }
 
-// reports returns the latest reports of other replicas.
 func (q *queue) reports(now time.Time) map[string]replicaReport {
 	maps.DeleteFunc(q.others, func(_ string, r replicaReport) bool { return now.Sub(r.at) >= reportKept })
 	return q.others
@@ -635,7 +622,6 @@ func (q *queue) latestOfAll(now time.Time) (finished, failed int) {
 	return finished, failed
 }
 
-// queue is the state of one queue's retries.
 type queue struct {
 	throttle *Throttle
 	name     string
@@ -775,7 +761,6 @@ func (q *queue) allowedByRate(wanted, replicas int, now time.Time) (int, time.Ti
 	return min(wanted, int(have)), now.Add(time.Duration(math.Ceil(max(few-have, 0) / limit * 1e9)))
 }
 
-// reserve counts n messages that may be retried now.
 func (q *queue) reserve(n int, now time.Time) {
 	q.reserved += n
 	if q.rate > 0 {
@@ -800,8 +785,8 @@ func (q *queue) idle(now time.Time) bool {
 // trackedRetries holds, in order, the latest retries that may still fail again. Beyond MaxTracked the oldest is
 // forgotten. The zero value has none.
 type trackedRetries struct {
-	byID  map[uuid.UUID]*list.Element // of order
-	order list.List                   // the oldest first; each Value is a trackedRetry
+	byID  map[uuid.UUID]*list.Element
+	order list.List // the oldest first; each Value is a trackedRetry
 }
 
 type retry struct {
@@ -868,7 +853,6 @@ type slot struct {
 	failed int
 }
 
-// newWindow returns an empty window.
 func newWindow(length time.Duration) window { return window{slot: max(length/windowSlots, 1)} }
 
 func (w *window) at(now time.Time) (*slot, int64) {
@@ -902,7 +886,6 @@ func (w *window) count(next uint64, now time.Time) (first uint64, failed int) {
 	return first, failed
 }
 
-// breaker is the circuit breaker of one queue.
 type breaker struct {
 	state       State
 	since       time.Time
@@ -931,7 +914,6 @@ func (q *queue) latest(now time.Time) (finished, failed int) {
 	return finished, failed
 }
 
-// failedAgain counts a retry that has failed.
 func (q *queue) failedAgain(r retry, now time.Time) {
 	b := q.rules.Breaker
 	if b == nil || r.seq < q.firstCounted {

@@ -25,7 +25,6 @@ func (s *Store) beginChange(ctx context.Context) (done func(), err error) {
 	return func() { s.changing.Unlock(); end() }, nil
 }
 
-// Change implements store.Changer.
 func (s *Store) Change(
 	ctx context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit,
 	entries func(int) []store.Entry,
@@ -86,20 +85,18 @@ func (s *Store) Change(
 	return n, nil
 }
 
-// change is a running Change.
 type change struct {
 	*writeBatch
-	// ids and records read one moment, and seek from where they are: an action on many
-	// records has their keys nearly in order, and separate lookups would be the largest
-	// cost of Change.
+	// ids and records read one moment, and seek from where they are: an action on many records has their keys nearly in
+	// order, and separate lookups would be the largest cost of Change.
 	ids, records *pebble.Iterator
 
 	seen      map[store.Key]bool
 	held      [][]byte // waiting records that Claim must not claim
-	put       [][]byte // keys of written records
+	put       [][]byte
 	added     []*store.Record
-	bodies    int // bytes of bodies read
-	moved     int // bytes to be written
+	bodies    int
+	moved     int
 	committed bool
 }
 
@@ -161,7 +158,6 @@ func (m *change) editOne(name store.Key, edit func(store.Key, *store.Record) sto
 	return true, m.remove(key, &was, false)
 }
 
-// open opens the iterators; end closes them.
 func (m *change) open() (err error) {
 	if m.ids, err = m.s.db.NewIter(nil); err == nil {
 		m.records, err = m.ids.Clone(pebble.CloneOptions{})
@@ -272,7 +268,6 @@ func (m *change) hold(key []byte) bool {
 	return true
 }
 
-// end closes the iterators, and lets Claim claim what is waiting now.
 func (m *change) end() {
 	for _, it := range []*pebble.Iterator{m.ids, m.records} {
 		if it != nil {
@@ -325,14 +320,12 @@ func (s *Store) findFirst(which store.Lane) {
 	}
 }
 
-// NewestNumber implements store.Changer.
 func (s *Store) NewestNumber(context.Context) (uint64, error) {
 	s.adding.Lock()
 	defer s.adding.Unlock()
 	return s.seq.Load(), nil
 }
 
-// Forget implements store.Changer.
 func (s *Store) Forget(ctx context.Context, now time.Time) (int, error) {
 	n, err := store.Forget(ctx, s, now)
 	if err != nil {
@@ -344,7 +337,6 @@ func (s *Store) Forget(ctx context.Context, now time.Time) (int, error) {
 // smallEntries is how many bytes of entries may be written even when the disk is full.
 const smallEntries = 4 << 10
 
-// entry writes or deletes a value of the side table.
 func (c *writeBatch) entry(e store.Entry) error {
 	if e.Value == nil {
 		return c.batch.Delete(entryKey(e.Name), nil)
@@ -352,7 +344,6 @@ func (c *writeBatch) entry(e store.Entry) error {
 	return c.batch.Set(entryKey(e.Name), e.Value, nil)
 }
 
-// Entry implements store.Changer.
 func (s *Store) Entry(ctx context.Context, name string) ([]byte, error) {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
@@ -362,7 +353,6 @@ func (s *Store) Entry(ctx context.Context, name string) ([]byte, error) {
 	return s.get(entryKey(name))
 }
 
-// Entries implements store.Changer.
 func (s *Store) Entries(ctx context.Context, prefix, from string, visit func(store.Entry) (bool, error)) error {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
@@ -390,7 +380,6 @@ func (s *Store) Entries(ctx context.Context, prefix, from string, visit func(sto
 	return it.Error()
 }
 
-// PutEntries implements store.Changer.
 func (s *Store) PutEntries(ctx context.Context, entries []store.Entry) error {
 	return s.write(ctx, func(c *writeBatch) error {
 		for _, e := range entries {
@@ -405,7 +394,6 @@ func (s *Store) PutEntries(ctx context.Context, entries []store.Entry) error {
 	})
 }
 
-// DeleteEntries implements store.Changer.
 func (s *Store) DeleteEntries(ctx context.Context, prefix string) error {
 	return s.write(ctx, func(c *writeBatch) error {
 		return c.batch.DeleteRange(entryKey(prefix), after(entryKey(prefix)), nil)

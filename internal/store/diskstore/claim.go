@@ -13,7 +13,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Claim implements store.Store.
 func (s *Store) Claim(ctx context.Context, which store.Lane, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
@@ -82,7 +81,6 @@ func (s *Store) claimFirst(
 	return claims, nil, nil
 }
 
-// recordAt returns the record at the walk's position; nil when it cannot be read.
 func (s *Store) recordAt(it *walk, body bool) (r *store.Record, err error) {
 	key := it.Key()
 	value, err := it.ValueAndErr()
@@ -95,7 +93,6 @@ func (s *Store) recordAt(it *walk, body bool) (r *store.Record, err error) {
 	return r, nil
 }
 
-// leftOut notes that a record could not be read.
 func (l *lane) leftOut() {
 	if l.again.IsZero() {
 		l.again = time.Now().Add(eioKept)
@@ -112,7 +109,6 @@ func (s *Store) unclaim(claims []store.Claim) {
 	}
 }
 
-// Release implements store.Store.
 func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
@@ -129,7 +125,6 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
 // finishedSize is about how many bytes it takes to delete a record.
 const finishedSize = 96
 
-// Finish implements store.Store.
 func (s *Store) Finish(ctx context.Context, outcomes []store.Outcome) (n int, err error) {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
@@ -185,7 +180,6 @@ func (s *Store) Finish(ctx context.Context, outcomes []store.Outcome) (n int, er
 	return len(finished), nil
 }
 
-// Next implements store.Store.
 func (s *Store) Next(ctx context.Context) ([]store.NextDue, error) {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
@@ -202,7 +196,7 @@ func (s *Store) Next(ctx context.Context) ([]store.NextDue, error) {
 		q.lanes(name, func(at store.Lane, l *lane) {
 			due := l.next
 			if !l.again.IsZero() && (due.IsZero() || l.again.Before(due)) {
-				due = l.again // Claim will find what is due by then
+				due = l.again
 			}
 			if !due.IsZero() {
 				next = append(next, store.NextDue{Lane: at, Due: due})
@@ -215,18 +209,17 @@ func (s *Store) Next(ctx context.Context) ([]store.NextDue, error) {
 // queue is the state in memory of one work queue. Its size does not depend on how many
 // messages wait, except for claims, which are few.
 type queue struct {
-	kept store.Sums // all columns of the ledger
-	lane            // back to the queue itself
+	kept store.Sums
+	lane
 	// forwards are the lanes of its forward targets; nil: there are none.
 	forwards map[store.Destination]*lane
 	// used is when a message of it was last counted; zero: not since the start.
 	used time.Time
 }
 
-// lane is the state in memory of one lane.
 type lane struct {
-	// low: all waiting records before this key are claimed. Without it each claim
-	// would read the tombstones of all earlier retries.
+	// low: all waiting records before this key are claimed. Without it each claim would read the tombstones of all
+	// earlier retries.
 	low []byte
 	// next is when the first unclaimed record is due; zero when there is none.
 	next time.Time
@@ -265,7 +258,6 @@ func (s *Store) lane(l store.Lane) *lane {
 	return q.forwards[l.Forward]
 }
 
-// lanes visits a queue's lanes.
 func (q *queue) lanes(name string, visit func(store.Lane, *lane)) {
 	visit(store.Lane{Queue: name}, &q.lane)
 	for to, l := range q.forwards {
@@ -273,7 +265,6 @@ func (q *queue) lanes(name string, visit func(store.Lane, *lane)) {
 	}
 }
 
-// ready makes the record under key claimable.
 func (l *lane) ready(key []byte) {
 	if bytes.Compare(key, l.low) < 0 {
 		l.low = bytes.Clone(key)
@@ -290,7 +281,6 @@ func (s *Store) ready(key []byte) {
 	}
 }
 
-// CountDue implements store.Searcher. It reads keys alone.
 func (s *Store) CountDue(ctx context.Context, queues []string, edges []time.Time, limit int64) ([]int64, error) {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
@@ -354,7 +344,6 @@ func (l *lane) lowest() []byte {
 	return []byte(low)
 }
 
-// loadQueues reads the counts, and when the first waiting record of each lane is due.
 func (s *Store) loadQueues() error {
 	err := eachSum(s.db, func(as store.Column, queue string, n int64) {
 		if n != 0 {
@@ -408,8 +397,8 @@ func (s *Store) forwards(db pebble.Reader, prefix []byte) (all []store.Lane, lef
 	return all, leftOut, errors.Join(it.Error(), it.Close())
 }
 
-// lookForTargets finds lanes of forward targets that could not be read when the store was
-// opened, once the disk may be able to. The caller holds mu.
+// lookForTargets finds lanes of forward targets that could not be read when the store was opened, once the disk may be
+// able to. The caller holds mu.
 func (s *Store) lookForTargets() error {
 	now := time.Now()
 	if s.targetsAgain.IsZero() || now.Before(s.targetsAgain) {
@@ -427,7 +416,6 @@ func (s *Store) lookForTargets() error {
 	return err
 }
 
-// start is where to look for the first waiting record of a lane.
 type start struct {
 	lane store.Lane
 	low  []byte
@@ -463,7 +451,6 @@ func (s *Store) firsts(starts []start, visit func(at start, key, value []byte) e
 	return leftOut, errors.Join(it.Error(), it.Close())
 }
 
-// Counts implements store.Store.
 func (s *Store) Counts(ctx context.Context) ([]store.QueueCount, error) {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {

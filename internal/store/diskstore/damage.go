@@ -33,8 +33,7 @@ import (
 
 var (
 	// ErrLost: synced writes are missing. See LostError.
-	ErrLost = errors.New("writes that were synced are missing")
-	// ErrDamaged: the store cannot be opened because files are damaged.
+	ErrLost    = errors.New("writes that were synced are missing")
 	ErrDamaged = errors.New("it is damaged")
 )
 
@@ -52,7 +51,6 @@ func (e *LostError) Error() string {
 		ErrLost, e.Commits, keptIn(e.Promised), keptIn(e.There), e.Folder, e.Folder)
 }
 
-// Unwrap returns ErrLost.
 func (e *LostError) Unwrap() error { return ErrLost }
 
 func keptIn(s store.Sums) string {
@@ -60,7 +58,6 @@ func keptIn(s store.Sums) string {
 		s[store.Parked], s[store.Discarded], s[store.In])
 }
 
-// openError adds what to do to an error that keeps a store from being opened.
 func openError(path string, err error) error {
 	if !isDamage(err) && !isOutOfPlace(err) {
 		return err
@@ -136,7 +133,6 @@ func (d *damage) found(info pebble.DataCorruptionInfo) {
 	}
 }
 
-// leaveOut makes a lost block read as empty, and notes it.
 func (d *damage) leaveOut(l *lostBlock) {
 	d.files.bad.leaveOut(d.files.PathJoin(d.lost.folder, l.File), l)
 	why := "its checksum is wrong: the records in it are lost, and all others are kept"
@@ -147,7 +143,6 @@ func (d *damage) leaveOut(l *lostBlock) {
 	d.note(l.place(), errors.New(why))
 }
 
-// lostKey reports whether a key may have been in a block that cannot be read.
 func (d *damage) lostKey(key []byte) bool { return d.lost != nil && d.lost.has(key) }
 
 func (d *damage) note(place string, err error) {
@@ -159,7 +154,6 @@ func (d *damage) note(place string, err error) {
 	}
 }
 
-// skipped notes a range of keys that cannot be read.
 func (d *damage) skipped(from []byte, err error) {
 	switch info := pebble.ExtractDataCorruptionInfo(err); {
 	case info == nil:
@@ -193,7 +187,6 @@ func placeOfKey(key []byte) string {
 	return "index"
 }
 
-// Damage implements store.Damageable.
 func (s *Store) Damage() map[string]string {
 	s.damage.mu.Lock()
 	defer s.damage.mu.Unlock()
@@ -244,7 +237,6 @@ func (l *lostBlocks) load() error {
 	return nil
 }
 
-// add records a block, unless it is there already.
 func (l *lostBlocks) add(b lostBlock) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -254,7 +246,6 @@ func (l *lostBlocks) add(b lostBlock) error {
 	return l.write(append(slices.Clip(l.all), b))
 }
 
-// rebuilt notes that counters and indexes were rebuilt without the blocks.
 func (l *lostBlocks) rebuilt() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -289,7 +280,6 @@ func (l *lostBlocks) write(all []lostBlock) error {
 	return err
 }
 
-// list returns all blocks.
 func (l *lostBlocks) list() []lostBlock {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -301,12 +291,10 @@ func (l *lostBlocks) pending() []lostBlock {
 	return slices.DeleteFunc(l.list(), func(b lostBlock) bool { return b.Rebuilt })
 }
 
-// has reports whether a key may have been in a pending block.
 func (l *lostBlocks) has(key []byte) bool {
 	return slices.ContainsFunc(l.pending(), func(b lostBlock) bool { return b.has(key) })
 }
 
-// of reports whether a table has a lost block.
 func (l *lostBlocks) of(file string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -322,7 +310,6 @@ func (l *lostBlocks) setAside(path string) error {
 	return l.fs.Rename(path, l.fs.PathJoin(folder, l.fs.PathBase(path)))
 }
 
-// copyTo writes the list to a folder with a copy of the tables.
 func (l *lostBlocks) copyTo(folder string) error {
 	all := l.list()
 	if len(all) == 0 {
@@ -366,7 +353,6 @@ const eioKept = time.Minute
 // damage costs more messages, and more time.
 var checksumError = regexp.MustCompile(`block (\d+)/(\d+): `)
 
-// checksumErrorAt returns the block that an error is about, without its file.
 func checksumErrorAt(err error) (here block) {
 	if err == nil {
 		return here
@@ -413,7 +399,6 @@ func (b *badBlocks) note(here block, bad *badBlock) bool {
 	return true
 }
 
-// leaveOut makes a lost block read as empty.
 func (b *badBlocks) leaveOut(file string, l *lostBlock) {
 	if l.Index {
 		b.leaveOut(file, l.under())
@@ -428,7 +413,6 @@ func (b *badBlocks) leaveOut(file string, l *lostBlock) {
 	b.by[here].blank = blank
 }
 
-// unrepaired returns the blocks that cannot be read.
 func (b *badBlocks) unrepaired() (all []block) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -482,7 +466,6 @@ func (b *badBlocks) read(f vfs.File, file string, p []byte, at int64) (int, erro
 	return n, err
 }
 
-// sound reports whether the checksum of a block with its trailer is right.
 func sound(data []byte) bool {
 	end := len(data) - 4
 	return end >= 1 && binary.LittleEndian.Uint32(data[end:]) == mask(crc32.Checksum(data[:end], checksums))
@@ -542,7 +525,6 @@ func (l *lostBlock) has(key []byte) bool {
 	return bytes.Compare(l.Low, key) <= 0 && bytes.Compare(key, l.High) <= 0
 }
 
-// place names the block for people.
 func (l *lostBlock) place() string { return fmt.Sprintf("%s, %d bytes at %d", l.File, l.Size, l.At) }
 
 // lostIn returns the lost block of a table at an offset. low and high are the table's bounds in
@@ -630,7 +612,6 @@ func (l *lostBlock) blank() []byte {
 	return binary.LittleEndian.AppendUint32(made, mask(crc32.Checksum(made, checksums)))
 }
 
-// filled returns a block with one row that has fill bytes of filling.
 func (l *lostBlock) filled(fill int) []byte {
 	if l.Index {
 		var w colblk.IndexBlockWriter
@@ -678,7 +659,7 @@ func (b *badBlocks) repairedFooter(fs vfs.FS, file string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.by[here] != nil {
-		return false // that did not help
+		return false
 	}
 	data, err := readBlock(fs, file, here.at, here.size)
 	if err != nil {

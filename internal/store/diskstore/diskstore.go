@@ -71,10 +71,8 @@ type Options struct {
 	salvage bool
 }
 
-// ErrNone: there is no store in the folder.
 var ErrNone = errors.New("it holds no store")
 
-// Store implements store.Store.
 type Store struct {
 	path     string
 	db       *pebble.DB
@@ -91,21 +89,19 @@ type Store struct {
 	witness  witness
 	damage   *damage
 	deleted  deleted
-	// intoHistory is read-locked from the commit in which messages end until the history has
-	// them: in between they would be found nowhere.
+	// intoHistory is read-locked from the commit in which messages end until the history has them: in between they
+	// would be found nowhere.
 	intoHistory sync.RWMutex
 	closeLock   func() error
-	waitNoMore  func() // closes room.ended
+	waitNoMore  func()
 
-	// committing is read-locked by each commit until the witness and the history have its
-	// part. A snapshot locks it.
+	// committing is read-locked by each commit until the witness and the history have its part. A snapshot locks it.
 	committing sync.RWMutex
 	snapshots  sync.Mutex // one at a time
 
 	// changing serialises changes of kept records, so that none is moved twice.
 	changing sync.Mutex
-	// adding is read-locked from when new records get their numbers until they are
-	// committed: see NewestNumber.
+	// adding is read-locked from when new records get their numbers until they are committed: see NewestNumber.
 	adding sync.RWMutex
 
 	// large is held while a large body is added.
@@ -155,7 +151,6 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// lockFolder makes the folder, unless it must exist, and locks it.
 func lockFolder(path string, o Options) (*pebble.Lock, error) {
 	if info, err := o.FS.Stat(path); o.Existing && (err != nil || !info.IsDir()) {
 		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, ErrNone), err)
@@ -244,9 +239,8 @@ func openLocked(path string, o Options, lock *pebble.Lock) (*Store, error) {
 
 const folderHint = "store.disk must be a folder on a local disk that this user may write"
 
-// isHeld reports whether somebody holds the lock: fcntl then returns EAGAIN or EACCES
-// without a path, whereas an EACCES with a path is about the file's rights. Pebble has
-// no sentinel for a lock of this process.
+// isHeld reports whether somebody holds the lock: fcntl then returns EAGAIN or EACCES without a path, whereas an EACCES
+// with a path is about the file's rights. Pebble has no sentinel for a lock of this process.
 func isHeld(err error) bool {
 	var file *fs.PathError
 	if errors.As(err, &file) {
@@ -299,7 +293,6 @@ func (s *Store) get(key []byte) (value []byte, err error) {
 	return value, err
 }
 
-// withValue calls use with a value, unless there is none.
 func withValue(db pebble.Reader, key []byte, use func(value []byte) error) error {
 	value, closer, err := db.Get(key)
 	if err != nil && isDamage(err) { // the second read corrects a flipped bit
@@ -315,7 +308,6 @@ func withValue(db pebble.Reader, key []byte, use func(value []byte) error) error
 	return use(value)
 }
 
-// Close waits for running calls.
 func (s *Store) Close() error {
 	if !s.calls.Close() {
 		return nil
@@ -334,7 +326,6 @@ func (s *Store) signal() {
 	}
 }
 
-// Changed implements store.Store.
 func (s *Store) Changed() <-chan struct{} { return s.changed }
 
 // formatVersion is the format that is written, and the only one that is read. A change that
@@ -367,8 +358,8 @@ func (s *Store) checkFormat() (numbered bool, err error) {
 	return f != nil, nil
 }
 
-// Memory is the cache and memtables that the stores of one process share: in all as much as
-// one store alone would have. Close it after them.
+// Memory is the cache and memtables that the stores of one process share: in all as much as one store alone would have.
+// Close it after them.
 type Memory struct {
 	cache *pebble.Cache
 	table uint64
@@ -386,12 +377,10 @@ const (
 // both on the disk.
 const minReserve = 32 << 20
 
-// NewMemory returns memory for so many stores.
 func NewMemory(stores int) *Memory {
 	return &Memory{pebble.NewCache(cacheSize), max(tableSize/uint64(stores), minTable)}
 }
 
-// Close frees the memory when no store uses it any more.
 func (m *Memory) Close() { m.cache.Unref() }
 
 // pebbleOptions bound memory (cache and memtables) and keep the number of files small.
@@ -425,9 +414,8 @@ func pebbleOptions(o Options, files *pebbleFS, damaged *damage, lock *pebble.Loc
 	return p
 }
 
-// logger logs what a person should know. Pebble calls Fatalf when it cannot write
-// its log: memory and disk may then differ, so the process must end and start again
-// from the disk. Nothing that was acknowledged is lost.
+// logger logs what a person should know. Pebble calls Fatalf when it cannot write its log: memory and disk may then
+// differ, so the process must end and start again from the disk. Nothing that was acknowledged is lost.
 type logger struct {
 	log  *slog.Logger
 	said *sync.Map // text to time: Pebble retries at once, for as long as it fails
@@ -450,7 +438,6 @@ func (l logger) Fatalf(format string, args ...any) {
 	os.Exit(1)
 }
 
-// Free returns how many bytes of the disk are free, and the reserve.
 func (s *Store) Free() (free, reserve uint64, err error) {
 	u, err := s.fs.GetDiskUsage(s.path)
 	return u.AvailBytes, s.reserve, err
@@ -479,14 +466,12 @@ func (s *Store) checkSpace(n int, reserve uint64) error {
 		store.ErrFull, s.path, free>>20, reserve>>20, (need-free)>>20+1)
 }
 
-// emptyLogs frees the room of logs that Pebble keeps for reuse.
 func (s *Store) emptyLogs(uint64) {
 	s.files.emptyLogs(s.path, func() int { return int(s.db.Metrics().WAL.Files) })
 }
 
-// deleted is about how much of the disk deleted records still take. Pebble frees it when it
-// compacts, which may be after 100 MiB or more: near the reserve, an empty store could refuse
-// messages for ever.
+// deleted is about how much of the disk deleted records still take. Pebble frees it when it compacts, which may be
+// after 100 MiB or more: near the reserve, an empty store could refuse messages for ever.
 type deleted struct {
 	bytes atomic.Uint64 // since the last compaction by compactDeleted
 	mu    sync.Mutex    // one compaction at a time
@@ -542,21 +527,19 @@ func (s *Store) compact(low, end []byte) (done bool) {
 	return used == 0 || string(low) >= string(end) || s.db.Compact(context.Background(), low, end, false) == nil
 }
 
-// room makes writes wait while the disk is full, where Pebble would end the process: it treats a
-// failed write of its log or MANIFEST as fatal. What waits is not acknowledged, and reads continue.
-// Only a write that found no room can be retried; after a failed sync no one knows what is on the
-// disk.
+// room makes writes wait while the disk is full, where Pebble would end the process: it treats a failed write of its
+// log or MANIFEST as fatal. What waits is not acknowledged, and reads continue. Only a write that found no room can be
+// retried; after a failed sync no one knows what is on the disk.
 type room struct {
-	folder string // Pebble's
+	folder string
 	said   func(full error)
 	opened atomic.Bool   // before, a failed write makes Open fail
 	ended  chan struct{} // closed: nothing waits any more
 
 	mu      sync.Mutex
-	waiting int // writes
+	waiting int
 }
 
-// retryRoom is the interval between tries.
 const retryRoom = 200 * time.Millisecond
 
 // untilRoom repeats a write to the file name while the disk is full; but not to tables, which Pebble
@@ -580,7 +563,6 @@ func (t *pebbleFS) untilRoom(name string, write func() error) error {
 	return err
 }
 
-// count calls said when the first write waits, and when none waits any more.
 func (r *room) count(n int, full error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -589,14 +571,12 @@ func (r *room) count(n int, full error) {
 	}
 }
 
-// vitalFile is a file whose writes wait for room.
 type vitalFile struct {
 	vfs.File
 	name string
 	fs   *pebbleFS
 }
 
-// Write implements vfs.File.
 func (f vitalFile) Write(p []byte) (written int, err error) {
 	err = f.fs.untilRoom(f.name, func() error {
 		n, err := f.File.Write(p[written:])

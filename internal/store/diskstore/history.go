@@ -20,30 +20,28 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// history keeps past failures in files beside the database, which would write each of them
-// several times and sync them. After a commit, one unsynced write appends its past failures:
-// a killed process loses at most those of its last commit, a power cut what the machine had
-// not written yet.
+// history keeps past failures in files beside the database, which would write each of them several times and sync them.
+// After a commit, one unsynced write appends its past failures: a killed process loses at most those of its last
+// commit, a power cut what the machine had not written yet.
 //
-// A file is a sequence of chunks, one for each commit: length, checksum, past failures. It
-// ends at the first chunk that does not fit, and the next is written there. A file's name is
-// how many past failures were written before it. The oldest file is removed as soon as the
-// others have enough.
+// A file is a sequence of chunks, one for each commit: length, checksum, past failures. It ends at the first chunk that
+// does not fit, and the next is written there. A file's name is how many past failures were written before it. The
+// oldest file is removed as soon as the others have enough.
 type history struct {
 	fs     vfs.FS
 	folder string
 	log    *slog.Logger
 
 	mu      sync.Mutex
-	files   []uint64           // names, oldest first
-	hints   map[uint64]*idHint // for each file
-	out     vfs.File           // the newest file, once something was written
-	size    int64              // of the newest file
-	written uint64             // how many past failures were ever written
-	failing bool               // the last write failed
+	files   []uint64 // names, oldest first
+	hints   map[uint64]*idHint
+	out     vfs.File // the newest file, once something was written
+	size    int64    // of the newest file
+	written uint64   // how many past failures were ever written
+	failing bool
 }
 
-const historyName = "history" // the folder
+const historyName = "history"
 
 const (
 	// historyFile is the size of a file, except for its last chunk.
@@ -162,7 +160,6 @@ func (h *history) append(chunk []byte) error {
 	return err
 }
 
-// forget removes the oldest files while the others have enough.
 func (h *history) forget() error {
 	for len(h.files) > 1 && h.written-h.files[1] >= store.PastFailuresKept {
 		if err := h.fs.Remove(h.path(h.files[0])); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -182,7 +179,6 @@ func (h *history) close() error {
 	return errors.Join(h.out.Sync(), h.out.Close(), syncFolder(h.fs, h.folder))
 }
 
-// names returns all files, oldest first.
 func (h *history) names() []uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -224,7 +220,6 @@ func (h *history) read(name uint64, buf []byte) ([]byte, error) {
 	return buf[:n], err
 }
 
-// chunks iterates over the whole chunks of a file.
 func chunks(b []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for len(b) > chunkHead {
@@ -238,15 +233,14 @@ func chunks(b []byte) iter.Seq[[]byte] {
 	}
 }
 
-// PastFailures implements store.Searcher.
 func (s *Store) PastFailures(ctx context.Context, id uuid.UUID) (found []store.PastFailure, err error) {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	// A kept message has failed again since its past failures, so the history has these. Those
-	// of any other message may still be on their way, for as long as a commit takes.
+	// A kept message has failed again since its past failures, so the history has these. Those of any other message may
+	// still be on their way, for as long as a commit takes.
 	kept, err := s.keeps(id)
 	if err != nil {
 		return nil, err
@@ -278,7 +272,6 @@ func (s *Store) PastFailures(ctx context.Context, id uuid.UUID) (found []store.P
 	return found, nil
 }
 
-// keeps reports whether a record with this id is kept.
 func (s *Store) keeps(id uuid.UUID) (bool, error) {
 	it, err := s.walk(s.db, idKey(id, 0), idsAfter(id))
 	if err != nil {
@@ -296,7 +289,6 @@ func hasID(ids []byte, id uuid.UUID) bool {
 	return false
 }
 
-// EachPastFailure implements store.Searcher.
 func (s *Store) EachPastFailure(ctx context.Context, visit func(store.PastFailure) (bool, error)) error {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
@@ -381,7 +373,6 @@ func (e *pastFailures) add(p store.PastFailure) {
 	e.failed, e.ended = failed, ended
 }
 
-// append appends the encoding to b.
 func (e *pastFailures) append(b []byte) []byte {
 	return append(append(binary.AppendUvarint(b, uint64(e.n)), e.ids...), e.rest...)
 }

@@ -27,7 +27,7 @@ func isDamage(err error) bool { return pebble.IsCorruptionError(err) || errors.I
 // records in them. It passes what it leaves out to skipped.
 type walk struct {
 	*pebble.Iterator
-	low, high []byte                       // bounds
+	low, high []byte
 	at        []byte                       // the current or last key
 	over      bool                         // it ended in damage
 	skipped   func(from []byte, err error) // nil: damage is an error
@@ -45,7 +45,6 @@ func (s *Store) walk(db pebble.Reader, low, high []byte) (*walk, error) {
 	return newWalk(db, low, high, s.damage.skipped)
 }
 
-// walkNoting is walk, and also calls leavesOut when it leaves something out.
 func (s *Store) walkNoting(db pebble.Reader, low, high []byte, leavesOut func()) (*walk, error) {
 	return newWalk(db, low, high, func(from []byte, err error) {
 		leavesOut()
@@ -80,7 +79,6 @@ func (w *walk) within(low, high []byte) {
 	w.SetBounds(low, high)
 }
 
-// First, Last, Next, Prev and SeekGE move like those of pebble.Iterator.
 func (w *walk) First() bool { return w.moved(w.Iterator.First(), w.low, true) }
 
 func (w *walk) Last() bool { return w.moved(w.Iterator.Last(), w.high, false) }
@@ -96,7 +94,6 @@ func (w *walk) Prev() bool { return w.moved(w.Iterator.Prev(), w.at, false) }
 
 func (w *walk) SeekGE(key []byte) bool { return w.moved(w.Iterator.SeekGE(key), key, true) }
 
-// here remembers the current key.
 func (w *walk) here() bool {
 	w.over = false
 	w.at = append(w.at[:0], w.Key()...)
@@ -137,7 +134,6 @@ func (w *walk) Error() error {
 	return w.Iterator.Error()
 }
 
-// Close closes the iterator, and returns Error.
 func (w *walk) Close() error {
 	err := w.Iterator.Close()
 	if w.over {
@@ -174,7 +170,7 @@ func (w *walk) seek(key []byte, forward bool) bool {
 // atEdge reports whether the place just before the current one, in the direction of the move,
 // cannot be read. It leaves the walk where it was.
 func (w *walk) atEdge(forward bool) bool {
-	if !w.Valid() { // nothing more can be read
+	if !w.Valid() {
 		if forward {
 			w.Iterator.Last()
 		} else {
@@ -271,7 +267,6 @@ func (w *walk) closer(from []byte) bool {
 	return best != nil && w.Iterator.SeekGE(best) || w.Iterator.SeekLT(w.low)
 }
 
-// asNumber returns a key as a number of size bytes.
 func asNumber(key []byte, size int) *big.Int {
 	b := make([]byte, size)
 	copy(b, key)
@@ -388,7 +383,6 @@ func (s *Store) mergeForwards(
 
 func (m *merged) of(queue string) bool { return m.queues == nil || m.queues[queue] }
 
-// stretch returns the bounds of the keys with a prefix.
 func (m *merged) stretch(prefix []byte) (low, end []byte) {
 	if end = after(prefix); m.high != nil {
 		end = slices.Concat(prefix, m.high)
@@ -424,7 +418,6 @@ func (m *merged) top() (*source, error) {
 	return nil, nil
 }
 
-// end removes the first source.
 func (m *merged) end() error {
 	it := m.sources[0].it
 	heap.Pop(m)
@@ -457,7 +450,6 @@ func (m *merged) waitingOf(snap *pebble.Snapshot, ids []errorgroup.ID) (map[stri
 	return queues, nil
 }
 
-// counters visits how many records each queue has in each state, at the moment of db.
 func counters(db pebble.Reader, visit func(state store.State, queue string, n int64) error) error {
 	return eachIn(db, prefixCount, func(key, value []byte) error {
 		n, _ := binary.Varint(value)
@@ -490,14 +482,12 @@ func bounds(r store.Range) (low, high []byte, err error) {
 	return low, high, nil
 }
 
-// placeFrom returns a place before all places from t on, and after the others. A store keeps
-// microseconds: what is due before a time is due before the next whole microsecond.
+// placeFrom returns a place before all places from t on, and after the others. A store keeps microseconds: what is due
+// before a time is due before the next whole microsecond.
 func placeFrom(t time.Time) []byte { return place(t.Add(time.Microsecond-time.Nanosecond), 0) }
 
-// cursor returns the cursor of a key, for bounds.
 func cursor(key []byte) string { return hex.EncodeToString(placeOf(key)) }
 
-// next moves to the next place.
 func (m *merged) next() error {
 	s, found := m.sources[0], false
 	if m.newest {
@@ -539,7 +529,6 @@ func (m *merged) Pop() any {
 	return last
 }
 
-// Scan implements store.Scanner.
 func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed) (bool, error)) error {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
@@ -610,12 +599,10 @@ func (s *Store) decode(key, value []byte, body bool) (store.Listed, error) {
 	return store.Listed{Key: store.MakeKey(r.ID, seqOf(key)), Cursor: cursor(key), Record: r, BodySize: size}, nil
 }
 
-// Find implements store.Scanner.
 func (s *Store) Find(ctx context.Context, id uuid.UUID) ([]store.Listed, error) {
 	return s.index(ctx, idKey(id, 0), idsAfter(id))
 }
 
-// Get implements store.Scanner.
 func (s *Store) Get(ctx context.Context, key store.Key) (store.Listed, error) {
 	at := indexOf(key)
 	if at == nil {
@@ -631,7 +618,6 @@ func (s *Store) Get(ctx context.Context, key store.Key) (store.Listed, error) {
 	return found[0], nil
 }
 
-// index returns the records that the index of ids has from low on and before end.
 func (s *Store) index(ctx context.Context, low, end []byte) (found []store.Listed, err error) {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {

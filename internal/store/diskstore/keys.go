@@ -50,10 +50,9 @@ const (
 )
 
 var (
-	keySeq    = []byte("s")
-	keyOpened = []byte("o")
-	keyFormat = []byte("f")
-	// keyCommits counts commits, for comparison with the witness.
+	keySeq     = []byte("s")
+	keyOpened  = []byte("o")
+	keyFormat  = []byte("f")
 	keyCommits = []byte("n")
 )
 
@@ -75,14 +74,12 @@ func queuePrefix(state store.State, queue string) []byte {
 	return append(append(k, prefixes[state], byte(len(queue))), queue...)
 }
 
-// forwardPrefix is the prefix of a queue's records for forward targets.
 func forwardPrefix(queue string) []byte {
 	k := queuePrefix(store.Waiting, queue)
 	k[0] = prefixForward
 	return k
 }
 
-// lanePrefix is the prefix of a lane's waiting records.
 func lanePrefix(l store.Lane) []byte {
 	if !l.Forwards() {
 		return queuePrefix(store.Waiting, l.Queue)
@@ -90,7 +87,6 @@ func lanePrefix(l store.Lane) []byte {
 	return store.AppendTexts(forwardPrefix(l.Queue), l.Forward.Exchange, l.Forward.RoutingKey)
 }
 
-// keyOf returns the key of a valid record.
 func keyOf(r *store.Record, seq uint64) []byte {
 	if r.State == store.Waiting {
 		return append(lanePrefix(r.Lane()), place(r.Due, seq)...)
@@ -98,20 +94,16 @@ func keyOf(r *store.Record, seq uint64) []byte {
 	return append(queuePrefix(r.State, r.Queue), place(r.Due, seq)...)
 }
 
-// isWaiting reports whether a key is a waiting record's.
 func isWaiting(key []byte) bool { return key[0] == prefixWaiting || key[0] == prefixForward }
 
-// isRecord reports whether a key is a record's.
 func isRecord(key []byte) bool {
 	return stateOf(key[0]) != 0 && len(key) >= 2+placeSize && len(key) >= 2+int(key[1])+placeSize
 }
 
 var recordPrefixes = []byte{prefixWaiting, prefixForward, prefixParked, prefixDiscarded}
 
-// queueOf returns the queue of a record's key.
 func queueOf(key []byte) string { return string(key[2 : 2+int(key[1])]) }
 
-// laneOf returns the lane of a waiting record's key.
 func laneOf(key []byte) (l store.Lane) {
 	l.Queue = queueOf(key)
 	if key[0] == prefixForward {
@@ -146,7 +138,6 @@ func idKey(id uuid.UUID, seq uint64) []byte {
 	return binary.BigEndian.AppendUint64(k, seq)
 }
 
-// idsAfter returns the first key after those of an id.
 func idsAfter(id uuid.UUID) []byte { return after(append([]byte{prefixID}, id[:]...)) }
 
 // indexOf returns the idKey of a record; nil for an invalid key.
@@ -158,13 +149,11 @@ func indexOf(key store.Key) []byte {
 	return idKey(id, seq)
 }
 
-// groupIndexPrefix is the prefix of a group's records in a state.
 func groupIndexPrefix(id errorgroup.ID, state store.State) []byte {
 	k := append(make([]byte, 0, 2+len(id)+placeSize), prefixGroupIndex)
 	return append(append(k, id[:]...), byte(state))
 }
 
-// groupIndexKey returns the index's key for the group's record under key.
 func groupIndexKey(id errorgroup.ID, state store.State, key []byte) []byte {
 	return append(groupIndexPrefix(id, state), placeOf(key)...)
 }
@@ -175,7 +164,6 @@ func tallyKey(id errorgroup.ID) []byte { return append([]byte{prefixTally}, id[:
 
 func entryKey(name string) []byte { return append([]byte{prefixEntry}, name...) }
 
-// sumKey returns the key of a queue's column in the ledger.
 func sumKey(as store.Column, queue string) []byte {
 	prefix := byte(prefixLedger)
 	if as.Kept() {
@@ -188,7 +176,6 @@ func receiptKey(batch uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{prefixReceipt}, batch)
 }
 
-// after returns the first key after all that begin with prefix.
 func after(prefix []byte) []byte {
 	end := append([]byte(nil), prefix...)
 	for i := len(end) - 1; i >= 0; i-- {
@@ -199,8 +186,8 @@ func after(prefix []byte) []byte {
 	return nil
 }
 
-// adder adds up counters: writers merge differences, so that concurrent batches need not
-// read each other, and opening needs no scan. Its name is in each folder.
+// adder adds up counters: writers merge differences, so that concurrent batches need not read each other, and opening
+// needs no scan. Its name is in each folder.
 var adder = &pebble.Merger{
 	Name: "redrive.sum.v1",
 	Merge: func(key, value []byte) (pebble.ValueMerger, error) {

@@ -21,12 +21,10 @@ import (
 // counted, and none may be used again.
 const seqLeap = 1 << 20
 
-// addTo adds n to a counter.
 func addTo(b *pebble.Batch, key []byte, n int64) error {
 	return b.Merge(key, binary.AppendVarint(nil, n), nil)
 }
 
-// addSums adds sums to a batch, with one merge for each column that changes.
 func addSums(b *pebble.Batch, queue string, sums *store.Sums) error {
 	for as, n := range sums {
 		if n != 0 {
@@ -38,7 +36,6 @@ func addSums(b *pebble.Batch, queue string, sums *store.Sums) error {
 	return nil
 }
 
-// eachSum visits all columns of the ledger.
 func eachSum(db pebble.Reader, visit func(as store.Column, queue string, n int64)) error {
 	for _, prefix := range []byte{prefixCount, prefixLedger} {
 		err := eachIn(db, prefix, func(key, value []byte) error {
@@ -105,7 +102,6 @@ func (s *Store) records() (n int64) {
 	return n
 }
 
-// beginLedger makes the ledger begin with the kept records.
 func (s *Store) beginLedger(b *pebble.Batch) (records int64, err error) {
 	if err := b.DeleteRange([]byte{prefixLedger}, []byte{prefixLedger + 1}, nil); err != nil {
 		return 0, err
@@ -129,7 +125,6 @@ func (s *Store) number(key []byte) (int64, error) {
 	return n, err
 }
 
-// Ledger implements store.Bookkeeper.
 func (s *Store) Ledger(ctx context.Context) ([]store.LedgerLine, error) {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
@@ -150,7 +145,6 @@ var recounting = background.Work{For: 2 * time.Millisecond, Rest: time.Milliseco
 // recountStep is how many keys are read in less than a millisecond.
 const recountStep = 256
 
-// Recount implements store.Bookkeeper.
 func (s *Store) Recount(ctx context.Context) ([]store.LedgerLine, error) {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
@@ -177,7 +171,6 @@ func (s *Store) Recount(ctx context.Context) ([]store.LedgerLine, error) {
 	return store.Lines(by), nil
 }
 
-// recount counts the records of a state by their keys.
 func (s *Store) recount(ctx context.Context, snap *pebble.Snapshot, prefix byte, of func(queue string) *int64) error {
 	it, err := s.walk(snap, []byte{prefix}, []byte{prefix + 1})
 	if err != nil {
@@ -200,7 +193,6 @@ func (s *Store) recount(ctx context.Context, snap *pebble.Snapshot, prefix byte,
 	return errors.Join(it.Close(), ctx.Err())
 }
 
-// CountUnstored implements store.Bookkeeper.
 func (s *Store) CountUnstored(queue string, as store.Column, n int64) {
 	sums := store.Sums{store.In: n}
 	sums[as] += n
@@ -231,20 +223,19 @@ func (s *Store) writeUnstored(b *pebble.Batch) (failed func(), err error) {
 	}, err
 }
 
-// flushUnstored writes the counts since the last commit.
 func (s *Store) flushUnstored() error {
 	c := s.newWriteBatch(0)
 	defer c.close()
 	return c.commit()
 }
 
-// groups holds all groups in memory, as their number is bounded. On disk each has a key with
-// what its members share, and one with its tally.
+// groups holds all groups in memory, as their number is bounded. On disk each has a key with what its members share,
+// and one with its tally.
 type groups struct {
 	mu       sync.Mutex
-	known    map[errorgroup.ID]*groupState // including other errors of queues
-	ordinary int                           // how many are not other errors of a queue
-	swept    int64                         // the hour of the last sweep
+	known    map[errorgroup.ID]*groupState
+	ordinary int   // how many are not other errors of a queue
+	swept    int64 // the hour of the last sweep
 	cache    groupCache
 }
 
@@ -278,10 +269,8 @@ func (g *groups) add(s *groupState) {
 
 func (s *groupState) inUse() bool { return s.Any() || s.users > 0 }
 
-// isOther reports whether the group is a queue's other errors.
 func (s *groupState) isOther() bool { return s.ID == errorgroup.Other(s.Queue, 0).ID }
 
-// GroupOf implements store.Searcher.
 func (s *Store) GroupOf(r *store.Record) errorgroup.ID {
 	own := s.groups.cache.of(r, false)
 	s.groups.mu.Lock()
@@ -289,7 +278,6 @@ func (s *Store) GroupOf(r *store.Record) errorgroup.ID {
 	return store.GroupFor(own, s.groups.find, true).ID
 }
 
-// grouped is a group that a change counts in.
 type grouped struct {
 	*groupState
 	more store.Tally
@@ -316,7 +304,6 @@ func (c *writeBatch) group(r *store.Record) *grouped {
 	return g
 }
 
-// writeGroups adds the counts of groups to the batch.
 func (c *writeBatch) writeGroups() error {
 	for s, g := range c.groups {
 		if !s.stored {
@@ -334,7 +321,6 @@ func (c *writeBatch) writeGroups() error {
 	return c.s.groups.sweep(c.s.db, c.began)
 }
 
-// counted adds the committed counts to those in memory.
 func (c *writeBatch) counted() {
 	c.s.groups.mu.Lock()
 	defer c.s.groups.mu.Unlock()
@@ -344,7 +330,6 @@ func (c *writeBatch) counted() {
 	}
 }
 
-// unuse releases the groups that group has counted as used.
 func (c *writeBatch) unuse() {
 	c.s.groups.mu.Lock()
 	defer c.s.groups.mu.Unlock()
@@ -353,8 +338,8 @@ func (c *writeBatch) unuse() {
 	}
 }
 
-// sweep forgets, once an hour, groups without kept messages or a failure within a day. No
-// change counts in them: mu keeps changes from starting to.
+// sweep forgets, once an hour, groups without kept messages or a failure within a day. No change counts in them: mu
+// keeps changes from starting to.
 func (g *groups) sweep(db *pebble.DB, now time.Time) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -380,7 +365,6 @@ func (g *groups) sweep(db *pebble.DB, now time.Time) error {
 	return b.Commit(pebble.NoSync)
 }
 
-// loadGroups reads all groups.
 func (s *Store) loadGroups() error {
 	g := &s.groups
 	if err := eachIn(s.db, prefixGroupInfo, func(key, value []byte) error {
@@ -404,7 +388,6 @@ func (s *Store) loadGroups() error {
 	})
 }
 
-// Groups implements store.Searcher.
 func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 	notes, err := store.GroupNotes(ctx, s)
 	if err != nil {
@@ -433,7 +416,6 @@ type groupCache struct {
 	seen [8 * groupsCached]uint64
 }
 
-// likeness is what a group depends on.
 type likeness struct{ queue, reason, error, kind string }
 
 const (

@@ -39,7 +39,6 @@ func newPebbleFS(fs vfs.FS) *pebbleFS {
 		bad: badBlocks{by: map[block]*badBlock{}}}
 }
 
-// Remove implements vfs.FS.
 func (t *pebbleFS) Remove(name string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -68,7 +67,6 @@ func (t *pebbleFS) keepNoMore() {
 	t.kept, t.sure = nil, true
 }
 
-// Create implements vfs.FS.
 func (t *pebbleFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	var f vfs.File
 	err := t.untilRoom(name, func() (err error) {
@@ -137,13 +135,10 @@ type logFile struct {
 	written, room int64
 }
 
-// logStep is how much is preallocated at a time.
 const logStep = 4 << 20
 
-// Preallocate implements vfs.File.
 func (l *logFile) Preallocate(int64, int64) error { return nil }
 
-// Write implements vfs.File.
 func (l *logFile) Write(p []byte) (int, error) {
 	for l.room < l.written+int64(len(p)) {
 		_ = l.File.Preallocate(l.room, logStep) // the write will report a full disk
@@ -171,7 +166,6 @@ func (t *pebbleFS) Open(name string, options ...vfs.OpenOption) (vfs.File, error
 	return made, nil
 }
 
-// table is a table while it is read or written.
 type table struct {
 	vfs.File
 	making *background.Work // nil: does not yield
@@ -179,13 +173,11 @@ type table struct {
 	bad    *badBlocks
 }
 
-// Write implements vfs.File.
 func (t table) Write(p []byte) (int, error) {
 	t.making.Pause()
 	return t.File.Write(p)
 }
 
-// ReadAt implements vfs.File.
 func (t table) ReadAt(p []byte, at int64) (int, error) {
 	if t.making != nil {
 		t.making.Pause()
@@ -196,8 +188,7 @@ func (t table) ReadAt(p []byte, at int64) (int, error) {
 	return t.bad.read(t.File, t.name, p, at)
 }
 
-// private makes files that only this user may read: they contain bodies, and Pebble leaves
-// their rights to the umask.
+// private makes files that only this user may read: they contain bodies, and Pebble leaves their rights to the umask.
 type private struct{ vfs.FS }
 
 const (
@@ -228,7 +219,6 @@ func makePrivate(name string, f vfs.File, err error) (vfs.File, error) {
 	return f, nil
 }
 
-// ErrOpenFolder: any user may write to the data folder.
 var ErrOpenFolder = errors.New("any user may write to it")
 
 // isStoreFolder reports whether a folder is a store's, or may become one: a folder with other files,
@@ -250,7 +240,6 @@ func isStoreFolder(folder string) (bool, error) {
 	return others == 0, err
 }
 
-// isStoreFile reports whether a file in a data folder belongs to the store.
 func isStoreFile(name string) bool {
 	switch filepath.Ext(name) {
 	case ".log", ".sst", ".blob":

@@ -25,7 +25,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Salvaged counts what Salvage saved.
 type Salvaged struct {
 	// Messages counts saved messages. Loose of them were in files that the database no
 	// longer refers to: some may have been retried or discarded since.
@@ -57,7 +56,7 @@ func Salvage(ctx context.Context, from, to string, o Options) (done Salvaged, er
 		return done, err
 	}
 	done.Unread = map[string]string{}
-	if err != nil { // only the files are left to read
+	if err != nil {
 		done.Unread["database"] = err.Error()
 	} else {
 		defer func() {
@@ -90,7 +89,6 @@ func Salvage(ctx context.Context, from, to string, o Options) (done Salvaged, er
 	return done, err
 }
 
-// salvage is a running Salvage.
 type salvage struct {
 	*Salvaged
 	ctx    context.Context
@@ -105,7 +103,6 @@ const (
 	salvageBytes    = 16 << 20
 )
 
-// copy saves what the database contains.
 func (s *salvage) copy(from *Store) error {
 	err := from.Scan(s.ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) { return true, s.add(l) })
 	if err == nil {
@@ -128,7 +125,6 @@ func (s *salvage) copy(from *Store) error {
 	return s.to.Remember(s.ctx, receipts)
 }
 
-// add adds a message to the batch, and flushes a full batch.
 func (s *salvage) add(l store.Listed) error {
 	if _, seq, ok := l.Key.Parts(); ok {
 		s.newest = max(s.newest, seq)
@@ -149,8 +145,8 @@ func (s *salvage) flush() error {
 	return nil
 }
 
-// addListed stores records under their own keys, except those stored already. The ledger counts each
-// as In and in its state.
+// addListed stores records under their own keys, except those stored already. The ledger counts each as In and in its
+// state.
 func (s *Store) addListed(ctx context.Context, records []store.Listed) error {
 	done, err := s.beginChange(ctx)
 	if err != nil {
@@ -197,8 +193,8 @@ func (s *Store) addListed(ctx context.Context, records []store.Listed) error {
 	return s.commitAdded(c, keys)
 }
 
-// startAfter gives later records numbers above newest, so that none is used twice, and begins the
-// ledger with what is stored.
+// startAfter gives later records numbers above newest, so that none is used twice, and begins the ledger with what is
+// stored.
 func (s *Store) startAfter(ctx context.Context, newest uint64) error {
 	done, err := s.beginChange(ctx)
 	if err != nil {
@@ -231,7 +227,6 @@ func (s *Store) startAfter(ctx context.Context, newest uint64) error {
 	return nil
 }
 
-// loose saves messages from files that the database does not refer to.
 func (s *salvage) loose(from *loose) error {
 	return from.records(func(key, value []byte) error {
 		r, _, err := store.DecodeRecord(value, true)
@@ -278,11 +273,10 @@ type loose struct {
 	folder string
 	tables []string
 	blobs  []string // with the large records of tables
-	logs   bool     // read the logs, too
+	logs   bool
 	unread map[string]string
 }
 
-// write is a write to a key, in some file.
 type write struct {
 	seq uint64
 	set bool
@@ -373,7 +367,6 @@ func (l *loose) each(visit func(key []byte, w write, value []byte) error) error 
 	return nil
 }
 
-// visitor receives one write.
 type visitor func(kind pebble.InternalKeyKind, key []byte, seq uint64, value []byte) error
 
 // flippedBack reports a table of which nothing was lost.
@@ -481,7 +474,6 @@ var atOpening = [][]byte{{prefixCount}, keyFormat, {prefixTally}, {prefixLedger}
 // rebuildStep is how many bytes of writes a rebuild gathers in memory.
 const rebuildStep = 1 << 20
 
-// probe reads what opening needs, so that its damage is known before it is used.
 func (s *Store) probe() error {
 	for _, prefix := range atOpening {
 		it, err := walkAll(s.db, prefix)
@@ -521,7 +513,6 @@ func (s *Store) rebuild() error {
 	return s.damage.lost.rebuilt()
 }
 
-// deriveAgain rebuilds what is derived from records.
 func (s *Store) deriveAgain() error {
 	c := s.newWriteBatch(0)
 	defer c.close()
@@ -535,8 +526,8 @@ func (s *Store) deriveAgain() error {
 		return err
 	}
 	newest := uint64(0)
-	// Waiting records last: when the deletion of a moved record was lost, it exists twice,
-	// and the parked or discarded one counts.
+	// Waiting records last: when the deletion of a moved record was lost, it exists twice, and the parked or discarded
+	// one counts.
 	for _, prefix := range []byte{prefixParked, prefixDiscarded, prefixForward, prefixWaiting} {
 		n, err := c.rebuildAll(prefix)
 		if err != nil {
@@ -564,7 +555,6 @@ func (s *Store) deriveAgain() error {
 	return c.batch.Commit(pebble.Sync)
 }
 
-// entries names what a block may have had that cannot be rebuilt.
 func (l *lostBlock) entries() string {
 	if l.Low == nil || string(l.Low) < string(prefixEntry+1) && string(l.High) >= string(prefixEntry) {
 		return "pauses, notes, tokens or operations"
@@ -612,7 +602,6 @@ func (c *writeBatch) rebuildOne(key []byte, r *store.Record) error {
 	return c.enter(key, r)
 }
 
-// flush writes and resets the batch.
 func (c *writeBatch) flush() error {
 	if err := c.batch.Commit(pebble.NoSync); err != nil {
 		return err
@@ -632,8 +621,8 @@ type blobPlace struct {
 	size  int
 }
 
-// blobPlaceOf parses what sstable.DebugHandlesBlobContext makes of a reference. No record
-// begins like this: its first byte is its version.
+// blobPlaceOf parses what sstable.DebugHandlesBlobContext makes of a reference. No record begins like this: its first
+// byte is its version.
 func blobPlaceOf(value []byte) (p blobPlace, ok bool) {
 	if !bytes.HasPrefix(value, []byte("blob-value:")) {
 		return p, false
@@ -737,7 +726,6 @@ const (
 	minBlock    = indexRowsAt + 4
 )
 
-// reaches returns errBeyond when the file has no such block.
 func (b *blobReader) reaches() error {
 	index, err := b.ReadIndexBlock(context.Background(), sstblock.NoReadEnv, nil)
 	if err != nil {
@@ -758,7 +746,6 @@ func (b *blobReader) reaches() error {
 	return nil
 }
 
-// ReadValueBlock implements blob.ValueReader.
 func (b *blobReader) ReadValueBlock(
 	ctx context.Context, env sstblock.ReadEnv, rh objstorage.ReadHandle, h sstblock.Handle,
 ) (sstblock.BufferHandle, error) {
@@ -791,15 +778,13 @@ func (o oneBlob[ID, Num]) GetValueReader(context.Context, Num) (blob.ValueReader
 	return o.reader, func() {}, nil
 }
 
-// blobFile finds damaged blocks before Pebble does, which would try each bit: that takes hours
-// for a large body.
+// blobFile finds damaged blocks before Pebble does, which would try each bit: that takes hours for a large body.
 type blobFile struct{ vfs.File }
 
 // checkedFrom is the size from which on a read is a block with its trailer, and has too many
 // bits to try.
 const checkedFrom = 4 << 10
 
-// ReadAt implements vfs.File.
 func (b blobFile) ReadAt(p []byte, at int64) (int, error) {
 	n, err := b.File.ReadAt(p, at)
 	if err != nil || len(p) < checkedFrom || sound(p) {

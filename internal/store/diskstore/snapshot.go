@@ -47,7 +47,6 @@ func (s *Store) Snapshot(ctx context.Context, to string) (messages int64, err er
 	return has.sums.Kept(), nil
 }
 
-// checkTarget refuses a folder that is not empty, or is in the data folder.
 func (s *Store) checkTarget(to string) error {
 	own, err := filepath.Abs(s.path)
 	if err != nil {
@@ -73,7 +72,6 @@ func (s *Store) checkTarget(to string) error {
 	return nil
 }
 
-// stage makes the snapshot beside the store's own files.
 func (s *Store) stage(staging string) (staged string, has syncedCount, err error) {
 	if err := errors.Join(s.fs.RemoveAll(staging), s.fs.MkdirAll(staging, privateFolder)); err != nil {
 		return "", has, err
@@ -166,7 +164,6 @@ func (s *Store) publishSnapshot(ctx context.Context, staged, to string) error {
 	return err
 }
 
-// copySnapshot copies a staged snapshot to another file system.
 func (s *Store) copySnapshot(ctx context.Context, staged, to string) error {
 	partial := to + ".partial"
 	if _, err := s.fs.Stat(partial); !errors.Is(err, fs.ErrNotExist) {

@@ -41,7 +41,6 @@ type witness struct {
 	syncing  sync.WaitGroup
 }
 
-// syncedCount is what a witness records.
 type syncedCount struct {
 	commits int64
 	sums    store.Sums // over all queues
@@ -64,7 +63,6 @@ func (p *syncedCount) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, checksums))
 }
 
-// readSyncedCount reads what append wrote; nil when it is damaged.
 func readSyncedCount(b []byte) *syncedCount {
 	if len(b) < syncedCountSize || string(b[:len(witnessMagic)]) != witnessMagic {
 		return nil
@@ -107,7 +105,6 @@ func (w *witness) read() (newest *syncedCount, damaged int, err error) {
 	return newest, damaged, nil
 }
 
-// begin writes and syncs a count.
 func (w *witness) begin(now syncedCount) (err error) {
 	if w.out, err = w.fs.OpenReadWrite(w.path, vfs.WriteCategoryUnspecified); err != nil {
 		return err
@@ -151,7 +148,6 @@ func (w *witness) logTrouble(err error) {
 	w.failing = err != nil
 }
 
-// sync syncs what was written.
 func (w *witness) sync() {
 	defer w.syncing.Done()
 	w.mu.Lock()
@@ -221,7 +217,6 @@ func (s *Store) checkWitness(accept bool) error {
 	return s.witness.begin(there)
 }
 
-// storedCount returns the commits and sums in the database.
 func (s *Store) storedCount() (p syncedCount, err error) {
 	if p.commits, err = s.number(keyCommits); err != nil {
 		return p, err

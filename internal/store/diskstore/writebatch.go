@@ -22,7 +22,7 @@ type writeBatch struct {
 	counts store.SumsBy
 	groups map[*groupState]*grouped
 	like   *store.Record // the last record that was counted
-	last   *grouped      // its group
+	last   *grouped
 	began  time.Time
 	fails  bool // records that are put are new failures
 	past   pastFailures
@@ -30,7 +30,6 @@ type writeBatch struct {
 	deleted uint64
 }
 
-// newWriteBatch returns a batch with room for about size bytes.
 func (s *Store) newWriteBatch(size int) *writeBatch {
 	return &writeBatch{s: s, batch: s.db.NewBatchWithSize(size), counts: store.SumsBy{},
 		groups: map[*groupState]*grouped{}, began: time.Now()}
@@ -40,7 +39,6 @@ func (c *writeBatch) count(as store.Column, queue string, n int64) {
 	c.counts.Of(queue)[as] += n
 }
 
-// put writes a record under its key.
 func (c *writeBatch) put(key []byte, r *store.Record) (err error) {
 	if c.value, err = store.AppendHead(c.value[:0], r); err != nil {
 		return fmt.Errorf("message %s of queue %q: %w", r.ID, r.Queue, err)
@@ -55,7 +53,6 @@ func (c *writeBatch) put(key []byte, r *store.Record) (err error) {
 	return c.enter(key, r)
 }
 
-// enter counts and indexes the record under key.
 func (c *writeBatch) enter(key []byte, r *store.Record) error {
 	c.count(store.Column(r.State), r.Queue, 1)
 	g := c.group(r)
@@ -107,7 +104,6 @@ func (c *writeBatch) remove(key []byte, r *store.Record, moved bool) error {
 	return c.batch.Delete(idKey(r.ID, seqOf(key)), nil)
 }
 
-// commit makes the batch durable, then updates the counts in memory.
 func (c *writeBatch) commit() (err error) {
 	failed, err := c.s.writeUnstored(c.batch)
 	defer func() {
@@ -141,7 +137,6 @@ func (c *writeBatch) commit() (err error) {
 	return nil
 }
 
-// commitWithPast commits the batch, then writes its past failures to the history.
 func (c *writeBatch) commitWithPast() error {
 	var sums store.Sums
 	for _, more := range c.counts {
@@ -172,7 +167,6 @@ func (s *Store) awaitHistory() {
 	s.intoHistory.Unlock() //lint:ignore SA2001 waits for its holder
 }
 
-// write commits what fill puts into a batch.
 func (s *Store) write(ctx context.Context, fill func(*writeBatch) error) error {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
@@ -195,7 +189,6 @@ func (c *writeBatch) close() {
 // recordOverhead is about how many bytes a record takes besides its body.
 const recordOverhead = 1024
 
-// sizeOf returns about how many bytes records take.
 func sizeOf(records []*store.Record) (n int) {
 	for _, r := range records {
 		n += len(r.Message.Body) + recordOverhead
@@ -203,7 +196,6 @@ func sizeOf(records []*store.Record) (n int) {
 	return n
 }
 
-// Add implements store.Store.
 func (s *Store) Add(ctx context.Context, records []*store.Record) error {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
@@ -239,7 +231,6 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) error {
 	return s.commitAdded(c, keys)
 }
 
-// commitAdded commits new records, and makes them claimable.
 func (s *Store) commitAdded(c *writeBatch, keys [][]byte) error {
 	if err := c.commit(); err != nil {
 		return err
@@ -261,8 +252,8 @@ const (
 	largeBody = 8 << 20
 )
 
-// flushLarge waits until a large body is on the disk outside of the log. Pebble reports errors at
-// the next commit; the record is in its log already.
+// flushLarge waits until a large body is on the disk outside of the log. Pebble reports errors at the next commit; the
+// record is in its log already.
 func (s *Store) flushLarge() {
 	_ = s.db.Flush()
 	debug.FreeOSMemory() // otherwise memory doubles until the next collection
@@ -281,7 +272,6 @@ type receiptBatch struct {
 	size   int
 }
 
-// load reads which batches are kept.
 func (l *receiptLog) load(db *pebble.DB) error {
 	return eachIn(db, prefixReceipt, func(key, value []byte) error {
 		l.add(binary.BigEndian.Uint64(key[1:]), len(value)/store.ReceiptSize)
@@ -294,7 +284,6 @@ func (l *receiptLog) add(number uint64, size int) {
 	l.kept += size
 }
 
-// Remember implements store.Store.
 func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
 	return s.write(ctx, func(c *writeBatch) error {
 		if err := s.checkSpace(len(receipts)*store.ReceiptSize, s.reserve); err != nil {
@@ -304,7 +293,6 @@ func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
 	})
 }
 
-// write adds receipts to b, and deletes those that are too old to be needed.
 func (l *receiptLog) write(b *pebble.Batch, receipts []store.Receipt) error {
 	v := make([]byte, 0, len(receipts)*store.ReceiptSize)
 	for _, r := range receipts {
@@ -330,7 +318,6 @@ func (l *receiptLog) write(b *pebble.Batch, receipts []store.Receipt) error {
 	return b.Set(receiptKey(number), v, nil)
 }
 
-// Receipts implements store.Store.
 func (s *Store) Receipts(ctx context.Context) ([]store.Receipt, error) {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
@@ -341,7 +328,6 @@ func (s *Store) Receipts(ctx context.Context) ([]store.Receipt, error) {
 	return all, s.damage.unreadable([]byte{prefixReceipt}, err)
 }
 
-// read returns the receipts kept, oldest first.
 func (l *receiptLog) read(db *pebble.DB) (all []store.Receipt, err error) {
 	err = eachIn(db, prefixReceipt, func(_, v []byte) error {
 		for ; len(v) >= store.ReceiptSize; v = v[store.ReceiptSize:] {

@@ -74,8 +74,8 @@ type batch struct {
 // args returns the arguments of add in lua/records.lua.
 func (b *batch) args() []string { return append([]string{itoa(b.n)}, b.records...) }
 
-// overhead is what a message takes besides its record (see docs/how-to/redis.md), up to a fifth
-// of it because of allocation sizes.
+// overhead is what a message takes besides its record (see docs/how-to/redis.md), up to a fifth of it because of
+// allocation sizes.
 const overhead = 400
 
 // add adds new records; failed counts them as failures.
@@ -106,12 +106,11 @@ func (b *batch) add(s *Store, records []*store.Record, failed bool) error {
 	return nil
 }
 
-// pendingBatches are the batches that this process has sent and that Redis may have, though
-// its answer was lost or it did not confirm them. When such a batch is added again, it is the
-// same one: otherwise each try would store it once more, for as long as Redis is in trouble.
-// Redis remembers the last batch at each position of a process. So a batch keeps its position
-// until its fate is known, and longer: its first command may still be on its way, and would
-// add it again if Redis remembered another batch by then.
+// pendingBatches are the batches that this process has sent and that Redis may have, though its answer was lost or it
+// did not confirm them. When such a batch is added again, it is the same one: otherwise each try would store it once
+// more, for as long as Redis is in trouble. Redis remembers the last batch at each position of a process. So a batch
+// keeps its position until its fate is known, and longer: its first command may still be on its way, and would add it
+// again if Redis remembered another batch by then.
 type pendingBatches struct {
 	mu        sync.Mutex
 	positions []position
@@ -217,7 +216,6 @@ func (c *change) giveUp(ctx context.Context, why error) error {
 	return errors.Join(why, err)
 }
 
-// doubted remembers a Change whose answer was lost.
 func (s *Store) doubted(c *change) {
 	c.ops, c.add, c.entries, c.unchanged = nil, batch{}, nil, nil
 	s.doubt.Store(c)
@@ -264,7 +262,6 @@ func (s *Store) stamped() uint64 {
 
 const stampSize = 8
 
-// receipts returns the arguments that add receipts.
 func (s *Store) receipts(all []store.Receipt) []string {
 	all = all[max(0, len(all)-store.ReceiptsKept):]
 	args := append(make([]string, 0, 5+len(all)), s.name, itoa(store.ReceiptsKept), itoa(store.ReceiptsOwners),
@@ -276,7 +273,6 @@ func (s *Store) receipts(all []store.Receipt) []string {
 	return args
 }
 
-// Remember implements store.Store.
 func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -290,7 +286,6 @@ func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
 	return err
 }
 
-// Receipts implements store.Store.
 func (s *Store) Receipts(ctx context.Context) ([]store.Receipt, error) {
 	all, _, err := s.newReceipts(ctx, nil, "")
 	for i := range all {
@@ -299,7 +294,6 @@ func (s *Store) Receipts(ctx context.Context) ([]store.Receipt, error) {
 	return all, err
 }
 
-// NewReceipts implements store.ReceiptReader.
 func (s *Store) NewReceipts(ctx context.Context, at store.ReceiptsAt) ([]store.Receipt, store.ReceiptsAt, error) {
 	own := s.name
 	if at == nil { // include those of this process

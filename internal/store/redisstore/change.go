@@ -75,7 +75,6 @@ func (s *Store) changeToken(ctx context.Context) string {
 	return "x:" + s.token()
 }
 
-// change is a running Change.
 type change struct {
 	s         *Store
 	token     string // of its locks
@@ -157,7 +156,6 @@ func (c *change) tryLock(ctx context.Context) (busy []*lockedRecord, err error) 
 	return busy, nil
 }
 
-// release releases locks.
 func (c *change) release(ctx context.Context, some []*lockedRecord) error {
 	var pairs []string
 	for _, t := range some {
@@ -202,7 +200,6 @@ func (c *change) edit(ctx context.Context, edit func(store.Key, *store.Record) s
 	return n, nil
 }
 
-// read returns the stored values of records.
 func (c *change) read(ctx context.Context, some []*lockedRecord) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.s.Timeout)
 	defer cancel()
@@ -228,7 +225,6 @@ func (c *change) op(op ...string) {
 	c.ops = append(c.ops, op...)
 }
 
-// editOne passes a record to edit, and collects the Edit.
 func (c *change) editOne(t *lockedRecord, value string, edit func(store.Key, *store.Record) store.Edit) error {
 	if !t.locked {
 		return c.add.add(c.s, edit(t.key, nil).Add, false)
@@ -288,7 +284,6 @@ func sameBytes(a, b []byte) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// checkMemory returns store.ErrFull when there is no room for the change.
 func (c *change) checkMemory(ctx context.Context) error {
 	_, entries := written(c.entries)
 	if entries <= smallEntries {
@@ -303,7 +298,6 @@ func (c *change) checkMemory(ctx context.Context) error {
 	return nil
 }
 
-// commit applies the Edits in one step.
 func (c *change) commit(ctx context.Context) error {
 	if c.n == 0 && c.add.n == 0 && len(c.entries) == 0 {
 		return nil
@@ -350,7 +344,6 @@ const (
 	entriesBytes = 1 << 20
 )
 
-// Entry implements store.Changer.
 func (s *Store) Entry(ctx context.Context, name string) ([]byte, error) {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -413,7 +406,6 @@ func names(prefix string) (from, to string) {
 	return "[" + prefix, "(" + end[:len(end)-1] + string([]byte{end[len(end)-1] + 1})
 }
 
-// PutEntries implements store.Changer.
 func (s *Store) PutEntries(ctx context.Context, entries []store.Entry) error {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -439,7 +431,6 @@ func written(entries []store.Entry) (args []string, size int) {
 	return args, size
 }
 
-// DeleteEntries implements store.Changer.
 func (s *Store) DeleteEntries(ctx context.Context, prefix string) error {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -484,20 +475,19 @@ func (s *Store) Forget(ctx context.Context, now time.Time) (int, error) {
 	return n, s.forgetQueues(ctx)
 }
 
-// forgetStep is about how many of the ledger's counts are read at once, and maxForget in one
-// call of Forget. Among a hundred thousand queues, idle ones are found within some calls.
+// forgetStep is about how many of the ledger's counts are read at once, and maxForget in one call of Forget. Among a
+// hundred thousand queues, idle ones are found within some calls.
 const (
 	forgetStep = 1000
 	maxForget  = 20_000
 )
 
-// forgetting is the progress of Forget in the ledger.
 type forgetting struct {
 	turn *semaphore.Weighted // one at a time
 	at   string              // "": at the start
 	idle map[string]idle     // queues without kept messages when they were read
 	max  int                 // maxForget, except in tests
-	read int                 // how many counts were read in all
+	read int
 }
 
 // forgetQueues forgets the lines of queues without kept messages, except EmptyLinesKept: see
@@ -576,7 +566,6 @@ func (s *Store) lookForIdle(ctx context.Context) (read int, err error) {
 	return len(list) - 1, nil
 }
 
-// sumUp reads the ledger's lines of queues.
 func (s *Store) sumUp(ctx context.Context, queues []string, into map[string]*store.Sums) error {
 	list, err := texts(s.do(ctx, scriptLinesOf, append([]string{columns}, queues...)...))
 	for i, n := range list {

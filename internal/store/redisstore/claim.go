@@ -15,7 +15,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Claim implements store.Store.
 func (s *Store) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -65,7 +64,6 @@ func (s *Store) claim(
 
 var errGone = errors.New("there is no record")
 
-// decode decodes what value encodes.
 func decode(value string, body bool) (*store.Record, groupID, error) {
 	if len(value) < groupSize {
 		return nil, groupID{}, errGone
@@ -74,7 +72,6 @@ func decode(value string, body bool) (*store.Record, groupID, error) {
 	return r, groupID([]byte(value[:groupSize])), err
 }
 
-// Finish implements store.Store.
 func (s *Store) Finish(ctx context.Context, outcomes []store.Outcome) (finished int, err error) {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -127,7 +124,6 @@ func (s *Store) finish(ctx context.Context, outcomes []store.Outcome) (int, erro
 	return int(n), err
 }
 
-// Release implements store.Store.
 func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -152,7 +148,6 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
 	return nil
 }
 
-// Next implements store.Store.
 func (s *Store) Next(ctx context.Context) ([]store.NextDue, error) {
 	list, err := texts(s.call(ctx, scriptNext))
 	if err != nil {
@@ -165,12 +160,11 @@ func (s *Store) Next(ctx context.Context) ([]store.NextDue, error) {
 	return next, nil
 }
 
-// claims are the claims of this process, whose leases it renews.
 type claims struct {
 	mu   sync.Mutex
 	held map[uint64]string // number of the record to token
-	// ending is held in part by each call that ends claims, and as a whole while they are
-	// renewed: a claim that ends meanwhile would look lost.
+	// ending is held in part by each call that ends claims, and as a whole while they are renewed: a claim that ends
+	// meanwhile would look lost.
 	ending *semaphore.Weighted
 }
 
@@ -206,7 +200,6 @@ func (c *claims) all() (pairs []string) {
 // token returns a token that no claim ever had.
 func (s *Store) token() string { return s.name + "." + strconv.FormatUint(s.tokens.Add(1), 36) }
 
-// renew renews the leases of this process's claims.
 func (s *Store) renew(ctx context.Context) (err error) {
 	if err := s.claims.ending.Acquire(ctx, allEnding); err != nil {
 		return err
@@ -242,9 +235,8 @@ func (c *claims) lost(pairs, gone []string) (n int) {
 	return n
 }
 
-// unlockAbandoned releases expired locks: of processes that ended or hang in the middle of a
-// change. A change commits in one step or not at all, and is forbidden before its locks are
-// released.
+// unlockAbandoned releases expired locks: of processes that ended or hang in the middle of a change. A change commits
+// in one step or not at all, and is forbidden before its locks are released.
 func (s *Store) unlockAbandoned(ctx context.Context) error { return s.unlock(ctx, "") }
 
 // unlock releases expired locks, and those of earlier terms of what the caller leads: a new leader

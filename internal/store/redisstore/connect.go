@@ -34,7 +34,6 @@ func (o *Options) firstLogin() *url.Userinfo {
 	return o.Login.Current(url.User(""))
 }
 
-// newClient makes a client of the servers that the options name.
 func newClient(o Options, login *url.Userinfo) (rueidis.Client, error) {
 	if err := checkPrefix(o.Prefix); err != nil {
 		return nil, err
@@ -81,7 +80,6 @@ func newClient(o Options, login *url.Userinfo) (rueidis.Client, error) {
 	return client, nil
 }
 
-// client returns the client with the present login.
 func (s *Store) client() rueidis.Client { return *s.logins.client.Load() }
 
 // logins replaces the client when only a new connection helps.
@@ -98,8 +96,7 @@ type logins struct {
 // doubles, up to maxRefusedWait, while that continues: then a right is really missing.
 const minRefusedWait, maxRefusedWait = time.Minute, time.Hour
 
-// noteRefusal notes an error that a new connection may not have: Redis checks the user that a
-// connection signed in as.
+// noteRefusal notes an error that a new connection may not have: Redis checks the user that a connection signed in as.
 func (s *Store) noteRefusal(err error) {
 	if said, ok := rueidis.IsRedisErr(err); ok {
 		switch code, _, _ := strings.Cut(said.Error(), " "); code {
@@ -109,8 +106,8 @@ func (s *Store) noteRefusal(err error) {
 	}
 }
 
-// renewLogin makes another client when the file has another login, or when Redis has refused something.
-// Running calls end on the old client, which remains if the new one cannot sign in.
+// renewLogin makes another client when the file has another login, or when Redis has refused something. Running calls
+// end on the old client, which remains if the new one cannot sign in.
 func (s *Store) renewLogin(now time.Time) {
 	l := &s.logins
 	refused, file := l.refused.Swap(false), s.Login.Current(l.file)
@@ -233,7 +230,6 @@ func (s *Store) checkSynced(ctx context.Context, node rueidis.Client, info map[s
 	return nil
 }
 
-// parseInfo parses the answer to INFO.
 func parseInfo(text string) map[string]string {
 	info := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -257,7 +253,7 @@ func atLeast(version string, min ...int) bool {
 // Server is a primary's own account of its settings.
 type Server struct {
 	Addr, Version string
-	Replicas      int    // connected now
+	Replicas      int
 	Eviction      string // maxmemory-policy
 	Max, Used     uint64 // bytes of memory; Max 0: no limit
 	AppendOnly    bool
@@ -300,7 +296,6 @@ func Survey(ctx context.Context, o Options) (all []Server, failover bool, err er
 	return all, client.Mode() != rueidis.ClientModeStandalone, nil
 }
 
-// serverMemory is the memory of the server, as it was at a time.
 type serverMemory struct {
 	asking      *semaphore.Weighted // one call asks, the others wait for its answer
 	mu          sync.Mutex
@@ -309,7 +304,6 @@ type serverMemory struct {
 	added       uint64 // since at, about
 }
 
-// memoryAge is how long an answer is used.
 const memoryAge = time.Second
 
 // memory asks the server by INFO. Without a maxmemory the limit is the machine's memory; 0 when that
@@ -355,8 +349,8 @@ func (s *Store) look(ctx context.Context) (free, reserve, limit uint64, err erro
 	return free, min(s.Reserve, r.limit/10), r.limit, nil
 }
 
-// checkMemory returns store.ErrFull when there is no room for n more bytes besides a part of the
-// reserve, and otherwise counts them.
+// checkMemory returns store.ErrFull when there is no room for n more bytes besides a part of the reserve, and otherwise
+// counts them.
 func (s *Store) checkMemory(ctx context.Context, n int, part float64) error {
 	free, reserve, limit, err := s.look(ctx)
 	if err != nil {
@@ -417,7 +411,6 @@ func (s *Store) identify(ctx context.Context) (err error) {
 	return err
 }
 
-// runIdentity runs lua/identity.lua.
 func (s *Store) runIdentity(ctx context.Context, by confirm, args ...string) (id string, generation uint64, err error) {
 	list, err := texts(s.run(ctx, scriptIdentity, by, false, args))
 	if err == nil && len(list) != 2 {
@@ -429,7 +422,6 @@ func (s *Store) runIdentity(ctx context.Context, by confirm, args ...string) (id
 	return list[0], number(list[1]), nil
 }
 
-// watching checks whether Redis answers and is the same.
 func (s *Store) watching() {
 	err := s.watch(s.ctx)
 	if err == nil || s.logins.refused.Load() { // it answers
@@ -504,7 +496,6 @@ func (s *Store) checkGeneration(n, was uint64) {
 	s.Log.Error("store: " + is.back)
 }
 
-// grow increments the generation if something was written.
 func (s *Store) grow(ctx context.Context) {
 	i := &s.identity
 	if !i.wrote.Swap(false) {

@@ -38,10 +38,8 @@ import (
 //	:replicas :replicas:about :leader:WHAT :terms  who is alive, and leads
 func (s *Store) key(name string) string { return "{" + s.Prefix + "}:" + name }
 
-// letters of states, in the keys.
 const letters = "-wpd"
 
-// place returns the letter of a record's state, and its lane or queue.
 func place(r *store.Record) string {
 	if r.State == store.Waiting {
 		return "w" + laneText(r.Lane())
@@ -61,7 +59,6 @@ func laneText(l store.Lane) string {
 	return string(append(b, make([]byte, max(0, maxQueueName+1-len(b)))...))
 }
 
-// laneOf parses a laneText.
 func laneOf(text string) (l store.Lane) {
 	if len(text) <= maxQueueName {
 		return store.Lane{Queue: text}
@@ -71,7 +68,6 @@ func laneOf(text string) (l store.Lane) {
 	return l
 }
 
-// member returns a number as a member of sorted sets.
 func member(number uint64) string { return fmt.Sprintf("%014d", number) }
 
 type groupID = errorgroup.ID
@@ -88,7 +84,6 @@ func value(g groupID, r *store.Record) ([]byte, error) {
 	return b, nil
 }
 
-// micros returns a record's Due as text.
 func micros(r *store.Record) string { return itoa(r.Due.UnixMicro()) }
 
 // number parses a number; 0 when text is none.
@@ -106,7 +101,6 @@ func score(text string) int64 {
 	return int64(f)
 }
 
-// checkPrefix returns an error for an invalid prefix.
 func checkPrefix(prefix string) error {
 	if prefix == "" || strings.ContainsAny(prefix, "{} \t\r\n") {
 		return fmt.Errorf("redis: the prefix %q is empty or has braces or spaces: expected a name such as redrive",

@@ -13,10 +13,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// columns has the letters of the ledger's columns in keys.
 const columns = "iwpdrfgmhxnuq"
 
-// Ledger implements store.Bookkeeper.
 func (s *Store) Ledger(ctx context.Context) ([]store.LedgerLine, error) { return s.lines(ctx, "0") }
 
 // Recount implements store.Bookkeeper. It counts kept records by the sets that they are in.
@@ -80,9 +78,8 @@ func (s *Store) flushUnstored(ctx context.Context) error {
 	return err
 }
 
-// groups is what this process knows of groups: enough to choose the group of a new failure.
-// Redis has the counts. A stored record names its group, so that it is removed from the same
-// one whatever other processes know.
+// groups is what this process knows of groups: enough to choose the group of a new failure. Redis has the counts. A
+// stored record names its group, so that it is removed from the same one whatever other processes know.
 type groups struct {
 	mu       sync.Mutex
 	known    map[groupID]*knownGroup
@@ -140,14 +137,12 @@ func (g *groups) own(r *store.Record) errorgroup.Group {
 	return g.last
 }
 
-// GroupOf implements store.Searcher.
 func (s *Store) GroupOf(r *store.Record) errorgroup.ID {
 	s.groups.mu.Lock()
 	defer s.groups.mu.Unlock()
 	return store.GroupFor(s.groups.own(r), s.groups.find, true).ID
 }
 
-// groupChanges are the failures that a change adds to groups.
 type groupChanges map[groupID]*knownGroup
 
 func (all groupChanges) of(g errorgroup.Group) *knownGroup {
@@ -228,7 +223,6 @@ func (s *Store) ungroup(ctx context.Context, since int64, old []string) error {
 	return nil
 }
 
-// readGroups reads all groups with their counts.
 func (s *Store) readGroups(ctx context.Context) (map[groupID]*knownGroup, error) {
 	all := map[groupID]*knownGroup{}
 	m, err := s.do(ctx, scriptGroups)
@@ -279,7 +273,6 @@ func addGroup(all map[groupID]*knownGroup, what int, field, value string) error 
 	}
 }
 
-// Groups implements store.Searcher.
 func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 	done, err := s.use(ctx)
 	if err != nil {

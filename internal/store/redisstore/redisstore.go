@@ -1,7 +1,6 @@
-// Package redisstore keeps messages in Redis or Valkey, which several services can share.
-// Each move of a record is one script, in lua/. All keys are in one slot, so that a change
-// of many records, with an operation's progress, is one step in a cluster, too. Read it in
-// this order:
+// Package redisstore keeps messages in Redis or Valkey, which several services can share. Each move of a record is one
+// script, in lua/. All keys are in one slot, so that a change of many records, with an operation's progress, is one
+// step in a cluster, too. Read it in this order:
 //
 //	keys.go          every key, and what is stored under it
 //	redisstore.go    Options, Open, Close, and what counts as durable
@@ -40,7 +39,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Options are the options of a store.
 type Options struct {
 	// URL is redis://user:password@host:port/db, or rediss:// for TLS. Further nodes
 	// are ?addr=host:port&addr=…; with ?master_set=name the hosts are Sentinels.
@@ -86,7 +84,6 @@ const (
 	Cached Durability = "cached"
 )
 
-// Store implements store.Shared.
 type Store struct {
 	Options
 	logins     logins
@@ -105,9 +102,9 @@ type Store struct {
 	// step is called before a Change is applied: tests stop it there.
 	step func(string) error
 
-	// changing lets one Change of this process at a time lock records: otherwise two that
-	// want the same would take each other for a claim. Like asking, ending and turn, which
-	// are also held during calls to Redis, it is a semaphore so that waiting ends with ctx.
+	// changing lets one Change of this process at a time lock records: otherwise two that want the same would take each
+	// other for a claim. Like asking, ending and turn, which are also held during calls to Redis, it is a semaphore so
+	// that waiting ends with ctx.
 	changing *semaphore.Weighted
 	doubt    atomic.Pointer[change] // the last Change, while its result is unknown
 
@@ -115,12 +112,12 @@ type Store struct {
 	cancel         context.CancelFunc
 	mu             sync.Mutex
 	calls          store.OpenCalls
-	confirmedTerms sync.Map // by what this process leads
+	confirmedTerms sync.Map
 	// failing is what the store's goroutines fail at, and since when.
 	failing map[string]time.Time
 	damage  map[string]string // key of an unreadable record to error
-	own     sync.WaitGroup    // the store's goroutines
-	stop    chan struct{}     // closed when they must end
+	own     sync.WaitGroup
+	stop    chan struct{}
 }
 
 // Open opens a store, or makes it. It fails when the server cannot keep the promises: one
@@ -175,7 +172,6 @@ func (o *Options) defaults() {
 	}
 }
 
-// begin checks the server and reads what the store needs in memory.
 func (s *Store) begin(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{s.check, s.format, s.identify, s.refreshGroups,
 		s.unlockAbandoned} {
@@ -190,7 +186,6 @@ func (s *Store) begin(ctx context.Context) error {
 // several slots, and are no longer read.
 const formatVersion = "3"
 
-// format writes or checks the store's format.
 func (s *Store) format(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
@@ -252,7 +247,6 @@ func (s *Store) signal() {
 	}
 }
 
-// wrapError adds to an error that it is from Redis.
 func (s *Store) wrapError(err error) error {
 	if err == nil || errors.Is(err, store.ErrFull) || errors.Is(err, ErrReplaced) {
 		return err
@@ -261,7 +255,6 @@ func (s *Store) wrapError(err error) error {
 	return fmt.Errorf("redis: %w", err)
 }
 
-// every does periodic work until Close.
 func (s *Store) every(interval time.Duration, do func()) {
 	s.own.Go(func() {
 		tick := time.NewTicker(interval)
@@ -332,7 +325,6 @@ func (s *Store) Damage() map[string]string {
 	return maps.Clone(s.damage)
 }
 
-// Counts implements store.Store.
 func (s *Store) Counts(ctx context.Context) ([]store.QueueCount, error) {
 	list, err := texts(s.call(ctx, scriptCounts))
 	var counts []store.QueueCount
@@ -350,7 +342,6 @@ func (s *Store) Counts(ctx context.Context) ([]store.QueueCount, error) {
 	return counts, err
 }
 
-// CountDue implements store.Searcher.
 func (s *Store) CountDue(ctx context.Context, queues []string, edges []time.Time, limit int64) ([]int64, error) {
 	args := []string{itoa(len(edges))}
 	for _, edge := range edges {

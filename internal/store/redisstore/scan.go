@@ -57,7 +57,6 @@ func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed
 // visited has a bit for the number of each record that was visited.
 type visited map[uint64]uint64
 
-// first records a visit, and reports whether it is the record's first.
 func (v visited) first(seq uint64) bool {
 	bit := uint64(1) << (seq % 64)
 	was := v[seq/64]
@@ -65,12 +64,11 @@ func (v visited) first(seq uint64) bool {
 	return was&bit == 0
 }
 
-// cursor is a running Scan.
 type cursor struct {
 	s           *Store
 	down        bool
 	body        bool
-	from        string // bounds of Due
+	from        string
 	to          string
 	which       []string // groups and sets to read
 	due, number string   // where the next page begins
@@ -151,7 +149,6 @@ func (s *Store) which(ctx context.Context, r store.Range) ([]string, error) {
 	return which, nil
 }
 
-// sets appends the names of the sets of queues in states; nil without queues.
 func sets(which, queues []string, states string) []string {
 	if len(queues) == 0 {
 		return nil
@@ -235,7 +232,6 @@ func (s *Store) found(number uint64, value string, body bool) (f found, err erro
 	return found{store.Listed{Key: store.MakeKey(r.ID, number), Cursor: cursor, Record: r, BodySize: size}, number}, nil
 }
 
-// Find implements store.Scanner.
 func (s *Store) Find(ctx context.Context, id uuid.UUID) (all []store.Listed, err error) {
 	list, err := texts(s.call(ctx, scriptFind, idText(id)))
 	if err != nil {
@@ -261,7 +257,6 @@ func (s *Store) Find(ctx context.Context, id uuid.UUID) (all []store.Listed, err
 	return all, nil
 }
 
-// Get implements store.Scanner.
 func (s *Store) Get(ctx context.Context, key store.Key) (store.Listed, error) {
 	done, err := s.use(ctx)
 	if err != nil {
@@ -300,21 +295,17 @@ func (s *Store) get(ctx context.Context, name string) (string, error) {
 	return value, s.wrapError(err)
 }
 
-// NewestNumber implements store.Changer.
 func (s *Store) NewestNumber(ctx context.Context) (uint64, error) {
 	text, err := s.get(ctx, "seq")
 	return number(text), err
 }
 
-// pastKept is PastFailuresKept as an argument.
 var pastKept = itoa(store.PastFailuresKept)
 
-// pastFailure returns the encoded past failure of a record.
 func pastFailure(r *store.Record, ended time.Time, how store.Ending) string {
 	return rueidis.BinaryString(store.AppendPastFailure(make([]byte, 0, 160), store.PastFailureOf(r, ended, how)))
 }
 
-// PastFailures implements store.Searcher.
 func (s *Store) PastFailures(ctx context.Context, id uuid.UUID) (all []store.PastFailure, err error) {
 	list, err := texts(s.call(ctx, scriptPast, idText(id)))
 	for _, text := range list {
@@ -327,10 +318,8 @@ func (s *Store) PastFailures(ctx context.Context, id uuid.UUID) (all []store.Pas
 	return all, err
 }
 
-// pastPage is how many past failures are read at once.
 const pastPage = 500
 
-// EachPastFailure implements store.Searcher.
 func (s *Store) EachPastFailure(ctx context.Context, visit func(store.PastFailure) (bool, error)) error {
 	done, err := s.use(ctx)
 	if err != nil {

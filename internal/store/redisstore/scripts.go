@@ -19,7 +19,6 @@ import (
 //go:embed lua/*.lua
 var sources embed.FS
 
-// script is a script of lua/.
 type script struct{ text, sha string }
 
 // What scripts do when Redis is full: those that free memory, or help to, must still
@@ -30,7 +29,6 @@ const (
 	onlyReads     = "#!lua flags=no-writes,allow-oom\n"
 )
 
-// moves loads a script that moves records, with lua/records.lua.
 func moves(name, flags string) *script { return load(flags, "store", "records", name) }
 
 func plain(name, flags string) *script { return load(flags, "store", name) }
@@ -112,7 +110,6 @@ func (s *Store) write(ctx context.Context, sc *script, args ...string) (rueidis.
 	return m, err
 }
 
-// pause waits between tries, unless ctx ends.
 func pause(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -179,8 +176,8 @@ func (s *Store) once(
 	if confirm == nil {
 		answers = client.DoMulti(ctx, all...)
 	} else {
-		// On one connection, since Redis confirms the writes of the connection that asks; and a
-		// dedicated one, since rueidis would follow a redirection with the first command alone.
+		// On one connection, since Redis confirms the writes of the connection that asks; and a dedicated one, since
+		// rueidis would follow a redirection with the first command alone.
 		c, free := client.Dedicate()
 		defer free()
 		until, _ := ctx.Deadline()
@@ -210,7 +207,6 @@ type confirm func(b rueidis.Builder, within time.Duration) rueidis.Completed
 
 var errUnconfirmed = errors.New("it did not confirm in time that what was written is safe")
 
-// confirmed reads the answer to confirm.
 func (s *Store) confirmed(answer rueidis.RedisResult) error {
 	var local, replicas int64
 	m, err := answer.ToMessage()
@@ -235,7 +231,6 @@ func (s *Store) confirmed(answer rueidis.RedisResult) error {
 	return nil
 }
 
-// texts converts an answer that is a list of texts and numbers.
 func texts(m rueidis.RedisMessage, err error) ([]string, error) {
 	if err != nil {
 		return nil, err

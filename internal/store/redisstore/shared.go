@@ -15,7 +15,6 @@ import (
 
 var _ store.Shared = (*Store)(nil)
 
-// Beat implements store.Shared.
 func (s *Store) Beat(ctx context.Context, replica string, about []byte, ttl time.Duration) ([]store.Replica, error) {
 	list, err := texts(s.call(ctx, scriptBeat, replica, rueidis.BinaryString(about), itoa(ttl.Milliseconds())))
 	var alive []store.Replica
@@ -26,7 +25,6 @@ func (s *Store) Beat(ctx context.Context, replica string, about []byte, ttl time
 	return alive, err
 }
 
-// Leave implements store.Shared.
 func (s *Store) Leave(ctx context.Context, replica string) error {
 	_, err := s.call(ctx, scriptLeave, replica)
 	return err
@@ -72,7 +70,6 @@ func (s *Store) lead(
 	return term, list[1] == "1", s.wrapError(err)
 }
 
-// Resign implements store.Shared.
 func (s *Store) Resign(ctx context.Context, what, replica string) error {
 	_, err := s.call(ctx, scriptResign, what, replica)
 	return err
@@ -81,7 +78,6 @@ func (s *Store) Resign(ctx context.Context, what, replica string) error {
 // topic returns the name of a sharded channel, which a cluster does not send to all nodes.
 func (s *Store) topic(name string) string { return s.key("topic:" + name) }
 
-// Send implements store.Shared.
 func (s *Store) Send(ctx context.Context, topic string, message []byte) error {
 	done, err := s.use(ctx)
 	if err != nil {
