@@ -266,14 +266,11 @@ func (t *tail) show(fresh []inspect.Message) error {
 	return w.Flush()
 }
 
-// failed writes messages as they arrive, in columns of a fixed width, with longer texts below.
+// failed writes messages as they arrive, in columns of a fixed width, with longer texts below; into a file or pipe, a
+// line each.
 func failed(w io.Writer, all []inspect.Message, now time.Time) {
 	for _, m := range all {
 		row := fmt.Sprintf("%s  %-36s  %s", m.Failed.UTC().Format(time.TimeOnly), plain(m.ID), cell(m.Queue))
-		if width := room(w, 0); width > 0 {
-			row = cut(row, width)
-		}
-		fmt.Fprintln(w, row)
 		what, why := fmt.Sprintf("attempt %d, ", m.Attempt), m.Reason
 		switch {
 		case m.Held != "":
@@ -286,7 +283,14 @@ func failed(w io.Writer, all []inspect.Message, now time.Time) {
 		if m.Error != "" {
 			why += ": " + m.Error
 		}
-		for _, line := range wrapped(cell(what+"; why: "+why), room(w, len(noteIndent))) {
+		what = cell(what + "; why: " + why)
+		width := room(w, 0)
+		if width == 0 {
+			fmt.Fprintln(w, row+"  "+what)
+			continue
+		}
+		fmt.Fprintln(w, cut(row, width))
+		for _, line := range wrapped(what, room(w, len(noteIndent))) {
 			fmt.Fprintln(w, noteIndent+line)
 		}
 	}

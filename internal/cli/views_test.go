@@ -616,7 +616,7 @@ func TestTailFitsTheTerminal(t *testing.T) {
 		}
 	}
 	row := "22:13:20  " + oneID + "  orders\n    attempt 3, "
-	expect.Equal(t, shown(0, waiting), row+"due in 1m; why: rejected: "+why+"\n", "where no person looks")
+	expect.Equal(t, shown(0, waiting), strings.Replace(row, "\n  ", "", 1)+"due in 1m; why: rejected: "+why+"\n", "where no person looks")
 	if got := strings.Join(strings.Fields(shown(80, waiting)), " "); !strings.HasSuffix(got,
 		"orders attempt 3, due in 1m; why: rejected: "+why) {
 		t.Errorf("at 80 it shows %s", got)
