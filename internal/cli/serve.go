@@ -7,6 +7,7 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/url"
@@ -414,14 +415,21 @@ func (p *program) simulated(r *simulate.Result) error {
 	case "csv":
 		return csv.NewWriter(p.out).WriteAll(r.Series())
 	}
-	fmt.Fprintf(p.out, "%s\n\n", r.Heading())
 	w := p.tableOn(p.out)
+	simulation(w, r)
+	return w.Flush()
+}
+
+func simulation(w io.Writer, r *simulate.Result) {
+	for line := range strings.Lines(r.Heading()) {
+		prose(w, strings.TrimSuffix(line, "\n"))
+	}
+	fmt.Fprintln(w)
 	for _, row := range r.Table() {
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	if err := w.Flush(); err != nil {
-		return err
+	fmt.Fprintln(w)
+	for _, note := range r.Notes() {
+		prose(w, note)
 	}
-	_, err := fmt.Fprintf(p.out, "\n%s\n", strings.Join(r.Notes(), "\n"))
-	return err
 }

@@ -45,6 +45,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/query"
+	"github.com/redrive-mq/redrive/internal/simulate"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
@@ -518,6 +519,26 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 			t.Errorf("%s: without a terminal it is cut:\n%s", name, whole)
 		}
 	}
+}
+
+// No line of a simulation is wider than the terminal.
+func TestASimulationFits80Columns(t *testing.T) {
+	p := policy.Default()
+	p.Name = "orders"
+	r, err := simulate.Run(t.Context(), simulate.Options{Policy: p, Outage: time.Minute, Rate: 2,
+		Rules: throttle.Rules{Rate: 200, InFlight: 10000}})
+	must(t, err)
+	var b strings.Builder
+	w := &tableWriter{to: &b, width: 80}
+	simulation(w, r)
+	must(t, w.Flush())
+	for line := range strings.Lines(b.String()) {
+		if n := utf8.RuneCountInString(line); n > 81 {
+			t.Errorf("a line has %d characters: %s", n, line)
+		}
+	}
+	expect.Contains(t, strings.Join(strings.Fields(b.String()), " "), "it shows", "policy orders · exponential from 1s",
+		"10000 in flight WAY RETRIES", "RETRIES reach the upstream while it is down;")
 }
 
 // What rules would decide is shown beside what is so now, at 80 columns.
