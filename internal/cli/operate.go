@@ -121,7 +121,7 @@ func ended(w io.Writer, op operations.Operation) {
 		fmt.Fprintf(w, "counting what fails again continues: redrive ops watch %s --settled\n", plain(op.ID))
 	}
 	if op.Verb == actions.Adopt && op.Done > 0 {
-		fmt.Fprintf(w, "what failed: redrive groups; send them back: redrive replay %s --dry-run\n",
+		fmt.Fprintf(w, "what failed: redrive groups\nsend them back: redrive replay %s --dry-run\n",
 			plain(doctor.Quote("state:parked adopted:"+query.Quote(op.From))))
 	}
 	if op.HasRest() {

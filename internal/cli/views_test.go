@@ -618,6 +618,13 @@ func TestLongTextIsWholeAtEachWidth(t *testing.T) {
 	}
 }
 
+// After an adoption the next commands are there.
+func TestAnAdoptionSaysWhatIsNext(t *testing.T) {
+	op := operations.Operation{Plan: operations.Plan{Verb: actions.Adopt, From: "orders_error", Count: 7}, Done: 7}
+	expect.Contains(t, text(func(w io.Writer) { ended(w, op) }), "the end", "\nwhat failed: redrive groups\n",
+		"\nsend them back: redrive replay 'state:parked adopted:\"orders_error\"' --dry-run\n")
+}
+
 // Rows that arrive one by one fit the terminal too, in columns that do not move.
 func TestTailFitsTheTerminal(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
