@@ -427,6 +427,7 @@ func (b *tab) thumb(state string) {
 			if (!cell.matches("th, .what, .name, .box") && shows != JSON.stringify(label)) bad.push("the label " + label + " is not shown, but " + shows);
 			if (r.left < 0 || r.right > innerWidth + 1) bad.push("a cell of the column " + head + " is beside the screen");
 		}
+		for (const c of [...document.querySelectorAll("caption")].filter(seen)) if (c.getBoundingClientRect().width < 100) bad.push("a narrow caption: " + c.textContent);
 		return [...new Set(bad)].slice(0, 12);
 	})()))))`) {
 		b.t.Errorf("%s, at 390 pixels: %s", state, bad)
