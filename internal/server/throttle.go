@@ -62,7 +62,7 @@ func (s *vhost) retriesChanged(t throttle.Transition) {
 	case throttle.Open, throttle.HalfOpen:
 		c.Text = strings.TrimSuffix(string(t.To)+": "+t.Reason, ": ")
 	case throttle.NoConsumer:
-		c.Text = "none, so retries wait until one starts"
+		c.Text = "none; its retries wait"
 		fallthrough
 	case throttle.ConsumerBack:
 		c.Kind = condition.NoConsumer

@@ -905,7 +905,7 @@ func TestAQueueWithoutConsumersGetsAProbe(t *testing.T) {
 			t.Fatalf("%+v", e)
 		}
 		brokertest.Eventually(t, "it says so", func() bool {
-			return strings.Contains(fmt.Sprint(s.Problems()), "consumers of queue orders: none, so retries wait until one starts") &&
+			return strings.Contains(fmt.Sprint(s.Problems()), "consumers of queue orders: none; its retries wait") &&
 				s.metric(t, `redrive_queue_paused{queue="orders",why="no_consumer"}`) == "1" &&
 				s.metric(t, `redrive_queue_consumers{queue="orders"}`) == "0"
 		})
