@@ -108,6 +108,9 @@ func rateFlag(c *cobra.Command, name, usage string, to *float64) {
 				return errors.New("expected a rate such as 200/s or 30/min")
 			}
 		}
+		if !(n > 0) { // nor a NaN
+			return errors.New("expected more than 0")
+		}
 		*to = n
 		return nil
 	})
@@ -139,6 +142,8 @@ func (p *program) perform(ctx context.Context, client httpapi.Client, d *action,
 	case ids > 0 && len(d.onlyQuery) > 0:
 		return fmt.Errorf("%s makes sense with a query, not with message IDs: %w", strings.Join(d.onlyQuery, ", "),
 			errUsage)
+	case d.canary < 0:
+		return fmt.Errorf("--canary %d: expected at least 1: %w", d.canary, errUsage)
 	case d.verb.Info().ToQueue && d.to == "":
 		return fmt.Errorf("--to is missing: the queue: %w", errUsage)
 	}
