@@ -221,6 +221,7 @@ func TestAQueueThatDoesNotExistIsNotPausedAndItsBreakerNotSet(t *testing.T) {
 		}
 		left := inspecttest.Parked("ordres", 1) // it did exist
 		d.add(t, left...)
+		expect.Equal(t, hint.Of(d.ResumeQueue(ctx, operator, "ordres", "")), "", "of a queue that is known")
 		must(t, errors.Join(d.PauseQueue(ctx, operator, "ordres", ""), breaker("open")))
 		must(t, errOf(d.Act(ctx, operator, actions.Act{Verb: actions.Discard, IDs: []string{left[0].ID.String()}})))
 		expect.Err(t, errors.Join(breaker("auto"), d.ResumeQueue(ctx, operator, "ordres", "")), nil,

@@ -277,7 +277,7 @@ func (in *Inspector) Queue(ctx context.Context, by auth.Caller, name string) (d 
 	return d, err
 }
 
-// Meant adds to an error about a queue that is not known the nearest name that the caller may see.
+// Meant adds to an error about a queue the nearest name that the caller may see, unless the queue is known.
 func (in *Inspector) Meant(ctx context.Context, by auth.Caller, queue string, err error) error {
 	s, failed := in.visibleQueues(ctx, by)
 	if failed != nil {
@@ -290,8 +290,11 @@ func (in *Inspector) Meant(ctx context.Context, by auth.Caller, queue string, er
 	for _, p := range in.policies() {
 		names = append(names, p.Queues...)
 	}
+	if slices.Contains(names, queue) {
+		return err
+	}
 	names = slices.DeleteFunc(names, func(name string) bool {
-		return name == queue || !by.Sees(name) || strings.ContainsAny(name, "*?")
+		return !by.Sees(name) || strings.ContainsAny(name, "*?")
 	})
 	if near := hint.Nearest(queue, names); near != "" {
 		return hint.Errorf(fmt.Sprintf("did you mean %q?", near), "%w", err)
