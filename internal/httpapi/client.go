@@ -198,7 +198,7 @@ func (c Client) errorOf(resp *http.Response) error {
 		p.Code = codeOf(p.Status)
 	}
 	if p.Hint == "" && errors.Is(p, auth.ErrSignIn) {
-		p.Hint = "redrive login, or set REDRIVE_TOKEN"
+		p.Hint = "set REDRIVE_TOKEN, or REDRIVE_USER and REDRIVE_PASSWORD; with OpenID Connect: redrive login"
 	}
 	switch {
 	case p.Status == http.StatusUnauthorized, p.Status == http.StatusForbidden: // say by which service
