@@ -769,7 +769,12 @@ func (p *program) decoded(r *decode.Result) error {
 
 func (p *program) steps(r *decode.Result) error {
 	w := p.tableOn(p.out)
-	fmt.Fprintln(w, "DECODER\tSIZE\tFOUND")
+	if r.Masked != "" {
+		fmt.Fprintln(w, plain(r.Masked))
+	}
+	if r.Masked == "" || len(r.Steps) > 0 {
+		fmt.Fprintln(w, "DECODER\tSIZE\tFOUND")
+	}
 	for _, s := range r.Steps {
 		fmt.Fprintf(w, "%s\t%d\t%s\n", s.Decoder, s.Size, plain(s.Found))
 	}
