@@ -190,7 +190,7 @@ func CheckReason(why string) error {
 }
 
 // Begin writes to the audit log that an action is about to begin; without that line it must not.
-// The caller ends it with the result. about is as in audit.Entry.
+// The caller ends it with the result. about is audit.Entry.About.
 func (a *Actions) Begin(
 	by auth.Caller, did, on string, count int64, why string, about ...string,
 ) (end func(err error, n int64), _ error) {

@@ -311,7 +311,7 @@ const (
 	countedFor = 5 * time.Second
 )
 
-// over reports whether an operation, which ended so long ago, needs no more watching.
+// over reports whether an operation that ended so long ago needs no more polling.
 func (p *program) over(op operations.Operation, since time.Duration) bool {
 	a := op.Replayed
 	switch {

@@ -31,9 +31,9 @@ func (p *program) rulesTry() *cobra.Command {
 		Short: "Show what the rules of a config file would have decided",
 		Long: `It asks each rule about the latest failure of each message that the query finds, as if it
 had just happened; without a query, of all that wait or are parked. Retention counts what
-it would discard now, groups with a note included. CHANGES are those that would not be as
-they are, such as parked ones that would be retried. Nothing is changed. The messages come
-from the service as redrive export has them, so the audit log has an entry.`,
+it would discard now, groups with a note included. CHANGES counts those that would be
+decided otherwise, such as parked ones that would be retried. Nothing is changed. The
+messages come from the service as redrive export has them, so the audit log has an entry.`,
 		Example: `  redrive rules try --config new.yaml
   redrive rules try --config new.yaml 'queue:orders.* state:parked'`,
 	}, func(ctx context.Context, client httpapi.Client, query string) error {
@@ -62,7 +62,7 @@ from the service as redrive export has them, so the audit log has an entry.`,
 
 type trial struct {
 	Messages int64       `json:"messages"`
-	Changed  int64       `json:"changed"` // would not be as they are: waiting or parked
+	Changed  int64       `json:"changed"` // would be decided otherwise
 	Rules    []triedRule `json:"rules"`
 
 	policies policy.Set
@@ -78,7 +78,7 @@ type triedRule struct {
 	Then     string `json:"then"`
 	Messages int64  `json:"messages"`
 	Example  string `json:"example,omitempty"`
-	// Changes count those that would not be as they are, such as "parked to retry".
+	// Changes counts messages that would be decided otherwise, such as "parked to retry".
 	Changes map[string]int64 `json:"changes,omitempty"`
 }
 
@@ -159,7 +159,7 @@ func (t *trial) try(ctx context.Context, r *store.Record) {
 	t.Messages++
 }
 
-// doneAs is what was decided about a message in each state.
+// doneAs is the decision that a state stands for.
 var doneAs = map[store.State]policy.Action{store.Waiting: policy.Retry, store.Discarded: policy.Discard}
 
 func (r *triedRule) becomes(then policy.Action, m *store.Record) {
@@ -202,6 +202,6 @@ func (t *trial) table(w io.Writer) {
 	}, slices.DeleteFunc(slices.Clone(t.Rules), func(r triedRule) bool { return r.Rule == "" && r.Messages == 0 }),
 		time.Now())
 	fmt.Fprintln(w)
-	prose(w, fmt.Sprintf("Of %s, %s would not be as they are. Once in the service's config file, the rules hold for "+
+	prose(w, fmt.Sprintf("Of %s, %s would be decided otherwise. Once in the service's config file, the rules hold for "+
 		"failures from then on; it needs no restart.", messages(t.Messages), count(t.Changed)))
 }

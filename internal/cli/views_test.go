@@ -38,6 +38,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/doctor"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
@@ -541,7 +542,7 @@ func TestASimulationFits80Columns(t *testing.T) {
 		"10000 in flight WAY RETRIES", "RETRIES reach the upstream while it is down;")
 }
 
-// What rules would decide is shown beside what is so now, at 80 columns.
+// rules try shows at 80 columns what the rules would decide, and how many messages that would change.
 func TestRulesAreTriedReadably(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "new.yaml")
 	must(t, os.WriteFile(file, []byte(`policies:
@@ -579,7 +580,7 @@ new     none decides  2         as the policy says
 new     (retention)   0         discard
     when: parked for longer than 30d
 
-Of 5 messages, 2 would not be as they are. Once in the service's config file,
+Of 5 messages, 2 would be decided otherwise. Once in the service's config file,
 the rules hold for failures from then on; it needs no restart.
 `, "it shows")
 }
@@ -616,6 +617,13 @@ func TestLongTextIsWholeAtEachWidth(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Where a body is hidden, the reason stands in its place.
+func TestAHiddenBodySaysWhy(t *testing.T) {
+	var b bytes.Buffer
+	must(t, (&program{out: &b}).steps(&decode.Result{Format: "hidden", Masked: "Hidden: your role does not see this body"}))
+	expect.Equal(t, strings.TrimSpace(b.String()), "Hidden: your role does not see this body", "the body")
 }
 
 // After an adoption the next commands are there.
@@ -1063,7 +1071,7 @@ func TestAReplayIsFollowedUntilItIsKnownWhatFailedAgain(t *testing.T) {
 	})
 }
 
-// What is shown at the end of a replay is counted after it, unless that takes long.
+// The counts at the end of a replay are read after it, unless that takes long.
 func TestTheEndOfAReplayIsShownAsItIs(t *testing.T) {
 	for _, c := range []struct {
 		state     string

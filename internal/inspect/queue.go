@@ -135,7 +135,7 @@ type QueueDetail struct {
 	Checkup    Checkup               `json:"checkup" doc:"What redrive doctor would say of the queue."`
 	// NotEnrolled is set only for queues that Queues does not list: kept messages of the others are retried.
 	NotEnrolled string `json:"not_enrolled,omitempty" doc:"Why the service receives no dead letter of the queue."`
-	// Alone is set for such queues only, too.
+	// Alone, too, is set only for those.
 	Alone bool `json:"alone,omitempty" doc:"RabbitMQ alone retries what is rejected: redrive topology fixed."`
 }
 

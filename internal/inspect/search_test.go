@@ -916,7 +916,7 @@ func TestPastFailuresAreMasked(t *testing.T) {
 	}
 }
 
-// A store counts the failures of a replayed record from 0 again.
+// A replay sets the failures of a record back to 0.
 func TestFailuresOfAReplayedMessage(t *testing.T) {
 	first := time.Now().Add(-time.Hour)
 	for _, is := range []struct {

@@ -383,7 +383,7 @@ const (
 	chunk = 1000
 	// chunksAtOnce is how many entries are written in one step of the store.
 	chunksAtOnce = 16
-	// ofEachFirst is how many messages of each queue are among the first, if they fit and it has as many.
+	// ofEachFirst messages of each queue are in the first chunk, where they fit.
 	ofEachFirst = 10
 )
 
@@ -399,7 +399,7 @@ type frozen struct {
 // a message that is retried, and parked again, changes its place, what the query found
 // (age, state, group) changes with it, and the plan has promised an exact count.
 //
-// Of what is retried, the queues take turns in the first chunk, so that a canary has messages of many.
+// For a replay, queues take turns in the first chunk, so that a canary has messages of many.
 type freezer struct {
 	store  Store
 	plan   string

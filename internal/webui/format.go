@@ -365,7 +365,7 @@ func spark(hours []int64) sparkline {
 	return s
 }
 
-// policyView is a policy with its waits as bars, for all policies beside it that differ in their queues alone.
+// policyView is a policy with its waits as bars; it stands for its neighbours that differ only in name and queues.
 type policyView struct {
 	inspect.PolicyInForce
 	Names      []string
@@ -387,7 +387,7 @@ type waitBar struct {
 	Least, Most float64 // of the longest wait, in percent
 }
 
-// minBars of a policy are drawn, and more only where the waits still change.
+// minBars are drawn at least, and more while the waits still change.
 const minBars = 10
 
 func policyBars(p inspect.PolicyInForce) policyView {
@@ -405,7 +405,7 @@ func policyBars(p inspect.PolicyInForce) policyView {
 	return v
 }
 
-// like reports whether a policy differs from this one in its name and queues alone.
+// like reports whether two policies differ only in name and queues.
 func (v policyView) like(p inspect.PolicyInForce) bool {
 	p.Name, p.Queues = v.Name, v.Queues
 	if len(p.Rules) == 0 {

@@ -803,7 +803,7 @@ func TestThePageOfAQueueThatIsNotEnrolled(t *testing.T) {
 	expect.Contains(t, shown(s, "/queues/orders.capture"), "the page of another", "Retries: <")
 }
 
-// A queue's page has the same picture of its last hour and of its last day, up to now: what is not over is marked.
+// A queue's page has the same picture of its last hour and of its last day, up to now; the unfinished part is marked.
 func TestAQueuesPageHasItsLastDay(t *testing.T) {
 	page := shown(webtest.Stocked(inspect.Config{}), "/queues/orders.capture")
 	for over, each := range map[string]string{"hour": "60 minutes", "day": "48 half hours"} {
@@ -970,7 +970,7 @@ func (well) Ledger(context.Context, auth.Caller, bool, string, int) (inspect.Led
 	return inspect.Ledger{}, nil
 }
 
-// The verdict stands on the pages as it is given, and is not an all-clear while messages are parked.
+// Pages show the verdict as it is given, and no all-clear while messages are parked.
 func TestThePagesSayTheVerdict(t *testing.T) {
 	for parked, class := range map[int64]string{0: "good", 7: "info"} {
 		for target, begins := range map[string]string{"/": "<b>Nothing", "/health": "<b>Ready.</b> Nothing"} {
@@ -1003,7 +1003,7 @@ func (l ladders) Policies(context.Context, auth.Caller) ([]inspect.PolicyInForce
 	return l.all, nil
 }
 
-// Policies beside each other that differ in their queues alone are drawn once, and waits that stay the same not at all.
+// Neighbouring policies that differ only in name and queues are drawn once, and waits that stay the same not at all.
 func TestEqualPoliciesAreDrawnOnce(t *testing.T) {
 	var l ladders
 	for i := range 13 {
