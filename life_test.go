@@ -428,7 +428,10 @@ func TestTenConsumersTwoConnections(t *testing.T) {
 // Whatever ends a consumer, the others go on, over the same connection.
 func TestAConsumerThatStopsStopsNoOther(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		names := queues(v, 3)
+		// The last is classic: consuming a quorum queue while it is deleted or declared ends the connection, with 541.
+		// [3.10.8]
+		names, classic := append(queues(v, 2), "classic"), amqp.Table{"x-queue-type": "classic"}
+		v.Queue(names[2], classic)
 		c := config(t, v, fast(3))
 		c.AMQP.Properties = amqp.Table{"connection_name": v.Name}
 		var stays, cancelled counter
@@ -469,8 +472,7 @@ func TestAConsumerThatStopsStopsNoOther(t *testing.T) {
 
 		v.Publish("", names[0], amqp.Publishing{Body: []byte("after")})
 		seen.await(t, "after", 1)
-		// Classic: consuming a quorum queue in the moment it is declared closes the connection, with 541. [3.10.8]
-		v.Queue(names[2], amqp.Table{"x-queue-type": "classic"})
+		v.Queue(names[2], classic)
 		v.Publish("", names[2], amqp.Publishing{Body: []byte("again")})
 		seen.await(t, "again", 1)
 		if stays.connections() != 1 || stays.losses() != 0 {
