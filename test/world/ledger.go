@@ -36,11 +36,9 @@ type ledger struct {
 	pauses   map[*workQueue]time.Time // since when
 	troubled bool                     // there was a fault
 	alarms   []alarm
-	off      int64           // by how many messages the store's own ledger is off, since it is damaged
-	unsure   map[string]bool // messages that a damaged store has lost, or has as they were before
-	lateTo   time.Time       // until when the store may answer late
-	heals    atomic.Bool     // what a person changes now is processed from then on
-	broken   []string        // what the service said and must not have done
+	lateTo   time.Time   // until when the store may answer late
+	heals    atomic.Bool // what a person changes now is processed from then on
+	broken   []string    // what the service said and must not have done
 }
 
 // alarm is when RabbitMQ was short of memory.
@@ -66,7 +64,6 @@ type account struct {
 	edits     int
 	// leaseEnded: a replica had claimed it, and did not end its claim within the lease.
 	leaseEnded bool
-	mayBeLost  bool // by a damaged store: whatever becomes of it is right
 	// discarded and restored: that is what a person did last.
 	discarded, restored bool
 }
@@ -88,7 +85,7 @@ func newLife(due time.Time, fails int) *life {
 
 func newLedger(s *scenario) *ledger {
 	l := &ledger{scenario: s, start: time.Now(), accounts: map[string]*account{}, said: map[string][]time.Time{},
-		attempts: map[*workQueue][]allowed{}, pauses: map[*workQueue]time.Time{}, unsure: map[string]bool{}}
+		attempts: map[*workQueue][]allowed{}, pauses: map[*workQueue]time.Time{}}
 	for _, q := range s.queues {
 		l.attempts[q] = []allowed{{l.start, q.policy.Attempts}}
 	}
@@ -382,7 +379,7 @@ func (l *ledger) observe(edit func(store.Key, *store.Record) store.Edit, entries
 	*observed, func(store.Key, *store.Record) store.Edit, func(int) []store.Entry) {
 	o := &observed{ledger: l, heals: entries == nil && l.heals.Load()}
 	edited := func(k store.Key, r *store.Record) store.Edit {
-		if r == nil || r.Unreadable != nil {
+		if r == nil {
 			return edit(k, r)
 		}
 		c := recordChange{id: idIn(r.Message.Headers), was: r.State}
@@ -571,10 +568,6 @@ func (l *ledger) missing(at ends) (all []string) {
 func (l *ledger) arrived(a *account, at ends) bool {
 	least, most := l.allowedIn(a)
 	switch {
-	case a.mayBeLost:
-		return true
-	case l.unsure[a.id]:
-		return a.processed+at.parked[a.id]+at.forwarded[a.id]+at.discarded[a.id] > 0 || a.queue.policy.Exhausted.Action == policy.Discard
 	case a.discarded:
 		return at.discarded[a.id] > 0
 	case a.restored:
@@ -639,7 +632,7 @@ func (l *ledger) wrong(at ends) error {
 // alarm while it was on its way to wait in RabbitMQ, or in which the service was stopped or cut
 // off, or while it was in doubt: what has no answer then is published or delivered again, and that is allowed.
 func (l *ledger) explained(a *account) bool {
-	if a.leaseEnded || l.inDoubt(a) || l.unsure[a.id] {
+	if a.leaseEnded || l.inDoubt(a) {
 		return true
 	}
 	seen := slices.Concat(a.seen, l.said[a.redriveID])

@@ -329,16 +329,6 @@ func (w *World) strike(p *process, f fault) error {
 		return nil
 	case crash:
 		w.crash(p, f)
-	case damaged:
-		if f.damage.killed {
-			w.crash(p, f)
-			end = func() error { return w.damageStore(f) }
-			break
-		}
-		end = func() error {
-			defer w.ledger.stopped()
-			return errors.Join(p.end(), w.damageStore(f))
-		}
 	default:
 		end = func() error {
 			defer w.ledger.stopped()

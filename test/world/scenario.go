@@ -104,7 +104,6 @@ func newScenario(seed uint64) *scenario {
 	s.drawWays(newRandom(seed, 16))
 	s.drawAlarms(newRandom(seed, 18))
 	s.drawTrouble(newRandom(seed, 19))
-	s.drawDamage(newRandom(seed, 29), newRandom(seed, 46))
 	s.drawBreakers(newRandom(seed, 34))
 	s.drawReplicas(newRandom(seed, 30))
 	s.drawPoints(newRandom(seed, 45))
@@ -216,23 +215,6 @@ func (s *scenario) drawTrouble(r *rand.Rand) {
 	for range r.IntN(most + 1) {
 		s.faults = append(s.faults, fault{at: between(r, 0, faultsEnd), kind: storeTrouble,
 			away: pick(r, time.Second, 10*time.Second, time.Minute), percent: pick(r, 5, 30, 80, 100)})
-	}
-}
-
-// drawDamage has a file of the store damaged while the service is stopped, half of the tables in their
-// footer. A person does then what the service says.
-func (s *scenario) drawDamage(r, ends *rand.Rand) {
-	if !s.onDisk || r.IntN(3) > 0 {
-		return
-	}
-	for range 1 + r.IntN(2) {
-		f := fault{at: between(r, time.Minute, faultsEnd), kind: damaged, away: pick(r, time.Second, time.Minute), survives: pick(r, 0, 50, 100),
-			damage: damage{file: pick(r, ".sst", ".sst", ".log", "MANIFEST", ""), place: r.Float64(), bytes: pick(r, 1, 1, 64),
-				compacted: r.IntN(2) == 0, killed: r.IntN(2) == 0, accepts: r.IntN(2) == 0}}
-		if f.damage.file == ".sst" && ends.IntN(2) == 0 {
-			f.damage.fromEnd = 1 + ends.IntN(footer)
-		}
-		s.faults = append(s.faults, f)
 	}
 }
 

@@ -8,7 +8,7 @@
 //	world.go      one run, with publishers, consumers, and people who replay, edit, discard, restore and pause
 //	process.go    the service as server wires it; replicas; connections that are cut at a chosen byte; the
 //	              store as a service reaches it: trouble, lost answers, leases
-//	faults.go     what goes wrong; files of the store that are damaged, and what a person does about it
+//	faults.go     what goes wrong
 //	ledger.go     what happened to each message, what must never happen, and where each must be at the end
 //
 // `make simulate SEEDS=n` runs the seeds from 1 to n; `go test ./test/world -seed N -v` runs one, shows
@@ -67,7 +67,6 @@ type World struct {
 	returning sync.WaitGroup   // replicas that are away, or stand still
 	consumers *network
 	publisher *amqp.Channel
-	harmed    map[string]bool // the store's files that were damaged
 	ledger    *ledger
 	old       sync.WaitGroup // processes that have crashed, until they notice
 
@@ -83,7 +82,7 @@ func Run(seed uint64, parts []string, log io.Writer, service *slog.Logger) error
 	w := &World{scenario: s, random: newRandom(seed, 41), log: log, service: service,
 		broker: model.New(model.Options{Version: s.version}), memory: memstore.NewReplicas(),
 		trouble: &trouble{random: newRandom(seed, 42)}, replicas: make([]*process, s.replicas),
-		ledger: newLedger(s), harmed: map[string]bool{}}
+		ledger: newLedger(s)}
 	defer w.broker.Close()
 	if w.looking = w.memory.Join(); s.onDisk {
 		w.disk = &disk{MemFS: vfs.NewCrashableMem()}
@@ -260,9 +259,6 @@ func (w *World) kept(ctx context.Context, state store.State) (map[string]int, er
 	err := w.stored().Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
 		id := idOf(l)
 		all[id]++
-		if l.Record.Unreadable != nil {
-			return true, nil
-		}
 		err := w.ledger.named(id, l.Record.ID.String())
 		return err == nil, err
 	})
@@ -296,14 +292,10 @@ func (w *World) balanced(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	off := int64(0)
 	for _, l := range lines {
-		if off += l.Off(); l.Off() != 0 && w.ledger.off == 0 {
+		if l.Off() != 0 {
 			return fmt.Errorf("the store's ledger of %s is off by %d", l.Queue, l.Off())
 		}
-	}
-	if off != w.ledger.off {
-		return fmt.Errorf("the store's ledger is off by %d, and was by %d when the store was damaged", off, w.ledger.off)
 	}
 	return nil
 }
@@ -544,9 +536,7 @@ func (w *World) choose(ctx context.Context, a action) (l store.Listed, found boo
 	var all []store.Listed
 	for _, state := range states {
 		err := w.stored().Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
-			if l.Record.Unreadable == nil {
-				all = append(all, l)
-			}
+			all = append(all, l)
 			return true, nil
 		})
 		if err != nil {
