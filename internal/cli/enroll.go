@@ -287,7 +287,7 @@ func (t *manyQueues) change(
 		if t.p.format == "table" {
 			fmt.Fprintln(t.p.out, plain(fmt.Sprintf(done, c.Queue)))
 		} else if meter.draws && n > 1 {
-			meter.draw(fmt.Sprintf("%s %s of %s", gauge(int64(i+1), int64(n)), count(i+1),
+			meter.draw(fmt.Sprintf("%s %s of %s", gauge(int64(i+1), int64(n), barWidth), count(i+1),
 				plural(n, "queue", "queues")))
 		}
 	}

@@ -364,13 +364,14 @@ func (p *program) follow(
 type meter struct {
 	w     io.Writer
 	draws bool // w is a terminal where a line can be overwritten
+	width int  // of that terminal; 0: not known
 	drawn int  // how long the line is
 	last  time.Time
 	state string // of the operation
 }
 
 func (p *program) meter() *meter {
-	return &meter{w: p.err, draws: isTerminal(p.err) && p.getenv("TERM") != "dumb"}
+	return &meter{w: p.err, draws: isTerminal(p.err) && p.getenv("TERM") != "dumb", width: widthOf(p.err)}
 }
 
 // show shows a line, unless one was shown just now and this is not the last.
@@ -391,7 +392,9 @@ func (m *meter) show(line string, last bool) {
 }
 
 func (m *meter) draw(line string) {
-	line = plain(line)
+	if line = plain(line); m.width > 0 {
+		line = cut(line, m.width-1) // a line that the terminal breaks cannot be overwritten
+	}
 	n := utf8.RuneCountInString(line)
 	fmt.Fprint(m.w, "\r"+line+strings.Repeat(" ", max(0, m.drawn-n)))
 	m.drawn = n
@@ -406,7 +409,7 @@ func (m *meter) end() {
 // operation shows an operation: for programs as JSON, a line per second and one for each new state.
 func (m *meter) operation(op operations.Operation) {
 	if m.draws {
-		m.draw(barOf(op))
+		m.draw(barOf(op, m.width-1))
 		return
 	}
 	if now := time.Now(); op.State != m.state || now.Sub(m.last) >= lastPoll-firstPoll {
@@ -430,17 +433,19 @@ func (m *meter) operation(op operations.Operation) {
 	}
 }
 
-func barOf(op operations.Operation) string {
-	line := progressOf(op)
+// barOf is progressOf with why the operation does not go on.
+func barOf(op operations.Operation, width int) string {
+	line := progressOf(op, width)
 	if op.Why != "" && op.Ended == nil {
 		line += ": " + cut(cell(op.Why), 60)
 	}
 	return line
 }
 
-func progressOf(op operations.Operation) string {
+// progressOf returns the progress of an operation, with a shorter gauge where a line has fewer than width characters.
+func progressOf(op operations.Operation, width int) string {
 	processed := op.Done + op.SkippedN + op.Failed
-	line := fmt.Sprintf("%s %s of %s", gauge(processed, op.Count), count(processed), count(op.Count))
+	line := fmt.Sprintf(" %s of %s", count(processed), count(op.Count))
 	left := ""
 	if op.Left != "" {
 		left = ", " + op.Left + " left"
@@ -449,9 +454,9 @@ func progressOf(op operations.Operation) string {
 	case operations.Running:
 		line += fmt.Sprintf(", %.0f/s%s", op.PerSecond, left)
 	case operations.Watching:
-		line += fmt.Sprintf(", of the first %s sent %s", count(op.Done), count(op.CanarySent))
+		line += fmt.Sprintf(", canary: %s of %s sent", count(op.CanarySent), count(op.Done))
 		if op.CanaryUntil != nil {
-			line += ", waiting whether they fail again" + left
+			line += ", watched" + left
 		}
 	default:
 		line += ", " + op.State
@@ -459,14 +464,18 @@ func progressOf(op operations.Operation) string {
 	if a := op.Replayed; a != nil && a.FailedAgain > 0 {
 		line += fmt.Sprintf(", %s failed again", count(a.FailedAgain))
 	}
-	return line
+	bar := barWidth
+	if width > 0 {
+		bar = max(minColumn, min(barWidth, width-utf8.RuneCountInString(line)))
+	}
+	return gauge(processed, op.Count, bar) + line
 }
 
 const barWidth = 30
 
-func gauge(n, of int64) string {
-	full := int(min(n, of) * barWidth / max(of, 1))
-	return strings.Repeat("█", full) + strings.Repeat("░", barWidth-full)
+func gauge(n, of int64, width int) string {
+	full := int(min(n, of) * int64(width) / max(of, 1))
+	return strings.Repeat("█", full) + strings.Repeat("░", width-full)
 }
 
 func (p *program) ops() *cobra.Command {
@@ -573,7 +582,7 @@ func (s *operationShown) table(w io.Writer) {
 		prose(w, "query: "+s.Query)
 	}
 	if s.Ended == nil {
-		fmt.Fprintf(w, "\n%s\n", plain(progressOf(s.Operation)))
+		fmt.Fprintf(w, "\n%s\n", plain(progressOf(s.Operation, room(w, 0))))
 	}
 	if s.Replayed != nil {
 		fmt.Fprintln(w)

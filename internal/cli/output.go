@@ -197,12 +197,20 @@ type tableWriter struct {
 // tableOn returns a writer of tables: nothing is cut where no person looks, nor with --wide.
 func (p *program) tableOn(stream io.Writer) *tableWriter {
 	w := &tableWriter{to: stream}
-	if f, ok := stream.(*os.File); ok && !p.wide {
-		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
-			w.width = width
-		}
+	if !p.wide {
+		w.width = widthOf(stream)
 	}
 	return w
+}
+
+// widthOf returns how many characters a line of a terminal has; 0: it is none.
+func widthOf(stream io.Writer) int {
+	if f, ok := stream.(*os.File); ok {
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
+			return width
+		}
+	}
+	return 0
 }
 
 func (t *tableWriter) Write(b []byte) (int, error) { return t.text.Write(b) }

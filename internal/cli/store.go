@@ -290,7 +290,7 @@ func (p *program) measured(r io.Reader, size int64) io.Reader {
 		read += int64(n)
 		line := count(read>>20) + " MiB"
 		if size > 0 {
-			line = gauge(read, size) + " " + line
+			line = gauge(read, size, barWidth) + " " + line
 		}
 		if meter.show(line, false); err != nil {
 			meter.end()

@@ -1188,15 +1188,21 @@ func TestAPlanSaysHowItWillGo(t *testing.T) {
 func TestTheStateOfACanary(t *testing.T) {
 	op := operations.Operation{Plan: operations.Plan{ID: "x", Count: 30}, State: operations.Watching, Done: 5,
 		CanarySize: 5, CanarySent: 3, Why: "queue \"orders\": paused by ann"}
-	const bar = "█████░░░░░░░░░░░░░░░░░░░░░░░░░ 5 of 30, of the first 5 sent "
-	expect.Equal(t, barOf(op), bar+`3: queue "orders": paused by ann`, "the bar")
+	const bar = "█████░░░░░░░░░░░░░░░░░░░░░░░░░ 5 of 30, canary: "
+	expect.Equal(t, barOf(op, 0), bar+`3 of 5 sent: queue "orders": paused by ann`, "the bar")
 	op.CanarySent, op.Why, op.CanaryUntil, op.Left = 5, "", new(time.Time), "12s"
-	expect.Equal(t, barOf(op), bar+"5, waiting whether they fail again, 12s left", "the bar")
+	expect.Equal(t, barOf(op, 0), bar+"5 of 5 sent, watched, 12s left", "the bar")
+	op.Count, op.Replayed, op.Why = 120_000, &operations.Replayed{FailedAgain: 3}, "the canary is held: "+strings.Repeat("x", 80)
+	expect.Equal(t, progressOf(op, 79), "░░░░░░░░░░ 5 of 120,000, canary: 5 of 5 sent, watched, 12s left, 3 failed again", "at 80 columns")
+	var line strings.Builder
+	(&meter{w: &line, draws: true, width: 80}).operation(op)
+	expect.Equal(t, utf8.RuneCountInString(line.String()), len("\r")+79, "a line that can be overwritten has … characters")
+	op.Why, op.Count, op.Replayed = "", 30, nil
 	var out strings.Builder
 	op.Query, op.About = "group:5a1f0c2b9e3d4a76", "no stock of #"
 	shown := operationShown{Operation: op}
 	shown.table(&out)
-	expect.Contains(t, out.String(), "it is shown as", "\n"+barOf(op)+"\n", "no stock of #", "\nquery: group:5a1f0c2b9e3d4a76\n")
+	expect.Contains(t, out.String(), "it is shown as", "\n"+barOf(op, 0)+"\n", "no stock of #", "\nquery: group:5a1f0c2b9e3d4a76\n")
 }
 
 // A service that starts again continues its operations, so they are followed on; one that is gone is not waited for.
