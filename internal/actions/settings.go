@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/errorgroup"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -134,7 +135,8 @@ func (a *Actions) AllowReplays(ctx context.Context, by auth.Caller, queue, reaso
 		return err
 	}
 	if !a.Inspect.HasPolicy(queue) {
-		return fmt.Errorf("%w: no policy allows the queue %q: what is replayed to it would be parked again",
+		return hint.Errorf("add it to the queues of a policy; then this is not needed",
+			"%w: no policy allows the queue %q: what is replayed to it would be parked again",
 			inspect.ErrPrecondition, queue)
 	}
 	return a.Logged(by, "allow replays", queue, reason, func() error {

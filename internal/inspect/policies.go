@@ -152,6 +152,11 @@ func (in *Inspector) HasPolicy(queue string) bool {
 	return ok
 }
 
+// NamedExactly reports whether a policy names the queue, and not only a pattern that matches it.
+func (in *Inspector) NamedExactly(queue string) bool {
+	return in.Config.Policies == nil || in.Config.Policies().Exact(queue)
+}
+
 // RefusesReplay returns why the policy of a parked record's queue keeps it parked when a person replays it; "": it
 // does not.
 func (in *Inspector) RefusesReplay(r *store.Record) string {

@@ -268,6 +268,11 @@ func TestAQueueWithoutAPolicyIsNotReplayed(t *testing.T) {
 		if len(p.Blocked) != 1 || !strings.Contains(p.Blocked[0], `no policy allows the queue "mail"`) {
 			t.Errorf("a replay is blocked by %q", p.Blocked)
 		}
+		for i := range 12 {
+			d.parked(t, fmt.Sprintf("mail.%d", i), 1)
+		}
+		expect.Equal(t, strings.Join(d.plan(t, actions.Replay, "queue:mail.*").Blocked, "\n"), `no policy allows the queues "mail.0", `+
+			`"mail.1", "mail.2" and 9 more, so their messages would be parked again: add them to the queues of a policy`, "blocked by")
 		if p := d.plan(t, actions.Discard, "queue:mail"); len(p.Blocked) != 0 {
 			t.Errorf("a discard is blocked by %q", p.Blocked)
 		}
@@ -629,7 +634,7 @@ func TestACanarySurvivesARestart(t *testing.T) {
 	})
 }
 
-// The plan's table lists the queues; the warnings count them.
+// The plan's table lists the queues; the warnings count them, and name some of those whose breakers are open.
 func TestAPlanCountsItsQueuesWithoutConsumers(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, d *desk) {
 		for _, queue := range []string{"a", "b", "c"} {
@@ -637,8 +642,12 @@ func TestAPlanCountsItsQueuesWithoutConsumers(t *testing.T) {
 			d.parked(t, queue, 1)
 			must(t, d.PauseQueue(ctx, operator, queue, ""))
 		}
+		d.Inspector.Holds = func(c condition.Condition) string {
+			return map[condition.Kind]string{condition.Breaker: "open: 9 failed, not " + c.Queue}[c.Kind]
+		}
 		expect.Equal(t, strings.Join(d.plan(t, actions.Replay, "queue:?").Warnings, "\n"), "nothing consumes from 3 of the queues\n"+
-			"the retries of 3 of the queues are paused: their messages wait until you resume them", "the warnings")
+			"the retries of 3 of the queues are paused: their messages wait until you resume them\n"+
+			"3 queues' breakers hold retries back: a, b, c; the messages wait until that is over", "the warnings")
 	})
 }
 
@@ -664,7 +673,7 @@ func TestAPlanSaysWhatItWouldDoAndDoesNothing(t *testing.T) {
 			}
 		}
 		if len(p.Skipped) != 1 || p.Skipped[0].Count != 1 || !strings.Contains(p.Skipped[0].Why, "restore") || len(p.Warnings) != 3 ||
-			!slices.Contains(p.Warnings, "breaker of queue orders: open: 9 of 10 failed; its messages wait until that is over") {
+			!slices.Contains(p.Warnings, "breaker of queue orders: open: 9 of 10 failed; the messages wait until that is over") {
 			t.Errorf("skipped %+v, warnings %q", p.Skipped, p.Warnings)
 		}
 		// Of messages that are named it says the same.
@@ -1106,13 +1115,18 @@ func TestAPlanSaysThatANewFailureWillNotBeSeen(t *testing.T) {
 		d.add(t, record("orders", store.Parked, ""), adopted)
 		const unseen = `a new failure in the queue "mail" will not be seen here: ` +
 			`it dead-letters to the exchange "dlx", ` + "not to Redrive; enroll it, or adopt again"
+		const unbound = "a policy names the queue \"mail\" only by a pattern, and it is not enrolled: its messages are parked " +
+			"again unless `redrive allow-replays` was run for it\n"
 		p := d.plan(t, actions.Replay, "queue:*")
-		expect.Equal(t, strings.Join(p.Warnings, "\n"), unseen, "warnings")
+		expect.Equal(t, strings.Join(p.Warnings, "\n"), unbound+unseen, "warnings")
 		for _, seen := range []*store.Record{proven, reported} {
 			d.add(t, seen)
 			p = d.plan(t, actions.Replay, "queue:mail id:"+adopted.ID.String()+" OR id:"+seen.ID.String())
 			expect.Equal(t, fmt.Sprint(p.Count, p.Warnings), "2 []", "with one that Redrive has seen fail")
 		}
+		d.Inspector.Config.Policies = func() policy.Set { return policy.Set{{Queues: []string{"*", "mail"}}} }
+		expect.Equal(t, strings.Join(d.plan(t, actions.Replay, "queue:mail id:"+adopted.ID.String()).Warnings, "\n"), unseen,
+			"of one that a policy names")
 		d.broker.Set("mail", inspect.AtBroker{Exists: true, Consumers: 1})
 		expect.Equal(t, len(d.plan(t, actions.Replay, "queue:*").Warnings), 0, "warnings where it is not known")
 	})

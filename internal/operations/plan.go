@@ -8,6 +8,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/errorgroup"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
@@ -293,15 +295,7 @@ func (r *Runner) checkQueues(ctx context.Context, by auth.Caller, p *Plan) error
 			}
 		}
 		p.warn(there...)
-		for _, q := range p.Queues {
-			p.checkQueue(q, r.Inspect.HasPolicy(q.Queue), noAnswer)
-			for _, kind := range []condition.Kind{condition.Breaker, condition.Unreachable} {
-				c := condition.Condition{Kind: kind, Queue: q.Queue}
-				if c.Text = r.Inspect.Holds(c); c.Text != "" && (q.Exists || noAnswer != "") {
-					p.Warnings = append(p.Warnings, c.String()+"; its messages wait until that is over")
-				}
-			}
-		}
+		r.checkTargets(p, noAnswer)
 	case p.Verb.Info().ToQueue:
 		// A pause of retries stops no copy.
 		if err := r.Actions.CheckCopyQueue(ctx, by, p.To); err != nil {
@@ -316,19 +310,70 @@ func (r *Runner) checkQueues(ctx context.Context, by auth.Caller, p *Plan) error
 	return nil
 }
 
-// checkQueue says why messages cannot be retried to a queue, or might fail again.
-func (p *Plan) checkQueue(q PlanQueue, allowed bool, noAnswer string) {
-	switch {
-	case !allowed:
-		p.Blocked = append(p.Blocked, fmt.Sprintf("no policy allows the queue %q: its messages would be parked again",
-			q.Queue))
-	case noAnswer != "":
-	case !q.Exists:
-		p.Blocked = append(p.Blocked, fmt.Sprintf("the queue %q does not exist", q.Queue))
-	case q.DeadLetters != "" && !q.FailedHere:
-		p.Warnings = append(p.Warnings, fmt.Sprintf("a new failure in the queue %q will not be seen here: "+
-			"it dead-letters %s, not to Redrive; enroll it, or adopt again", q.Queue, q.DeadLetters))
+// checkTargets says why messages cannot be retried to queues, might fail again, or wait.
+func (r *Runner) checkTargets(p *Plan, noAnswer string) {
+	var unnamed, gone, unseen, unbound, elsewhere []string
+	var holds []condition.Condition
+	for _, q := range p.Queues {
+		switch {
+		case !r.Inspect.HasPolicy(q.Queue):
+			unnamed = append(unnamed, q.Queue)
+		case noAnswer != "":
+		case !q.Exists:
+			gone = append(gone, q.Queue)
+		case q.DeadLetters != "" && !q.FailedHere:
+			unseen, elsewhere = append(unseen, q.Queue), append(elsewhere, q.DeadLetters)
+			if !r.Inspect.NamedExactly(q.Queue) {
+				unbound = append(unbound, q.Queue)
+			}
+		}
+		for _, kind := range []condition.Kind{condition.Breaker, condition.Unreachable} {
+			c := condition.Condition{Kind: kind, Queue: q.Queue}
+			if c.Text = r.Inspect.Holds(c); c.Text != "" && (q.Exists || noAnswer != "") {
+				holds = append(holds, c)
+			}
+		}
 	}
+	p.Blocked = said(p.Blocked, unnamed, "no policy allows the queue %s, so its messages would be parked again: add it to "+
+		"the queues of a policy", "no policy allows the queues %s, so their messages would be parked again: add them to "+
+		"the queues of a policy")
+	p.Blocked = said(p.Blocked, gone, "the queue %s does not exist", "the queues %s do not exist")
+	p.Warnings = said(p.Warnings, unbound, "a policy names the queue %s only by a pattern, and it is not enrolled: its "+
+		"messages are parked again unless `redrive allow-replays` was run for it", "policies name the queues %s only by "+
+		"a pattern, and they are not enrolled: their messages are parked again unless `redrive allow-replays` was run "+
+		"for each")
+	one := ""
+	if len(unseen) == 1 {
+		one = "a new failure in the queue %s will not be seen here: it dead-letters " +
+			strings.ReplaceAll(elsewhere[0], "%", "%%") + ", not to Redrive; enroll it, or adopt again"
+	}
+	p.Warnings = said(p.Warnings, unseen, one, "new failures in the queues %s will not be seen here: they do not "+
+		"dead-letter to Redrive; enroll them, or adopt again")
+	slices.SortStableFunc(holds, func(a, b condition.Condition) int { return hint.Natural(a.Queue, b.Queue) })
+	for _, line := range condition.Summary(holds) {
+		p.Warnings = append(p.Warnings, line+"; the messages wait until that is over")
+	}
+}
+
+// said adds to lines what is said of one queue, or of many; %s stands for their names.
+func said(lines, queues []string, one, many string) []string {
+	const most = 3
+	slices.SortFunc(queues, hint.Natural)
+	var names []string
+	for _, q := range queues[:min(len(queues), most)] {
+		names = append(names, strconv.Quote(q))
+	}
+	text := strings.Join(names, ", ")
+	if more := len(queues) - len(names); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	switch len(queues) {
+	case 0:
+		return lines
+	case 1:
+		return append(lines, fmt.Sprintf(one, text))
+	}
+	return append(lines, fmt.Sprintf(many, text))
 }
 
 func (p *Plan) replayedBefore() string {
