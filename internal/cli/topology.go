@@ -495,7 +495,7 @@ func (p *program) tokenCreate() *cobra.Command {
 	c.Flags().StringArrayVar(&n.Queues, "queues", nil,
 		"a queue or pattern that it is limited to, repeatable; left out: all")
 	c.Flags().StringVar(&expires, "expires", "90d", "how long it is valid, or never")
-	return p.withOutput(c)
+	return p.withFormats(c, "table", "json", "jsonl", "yaml") // those that have the secret
 }
 
 func (p *program) tokenList() *cobra.Command {
