@@ -421,8 +421,12 @@ func queueDetail(w io.Writer, q inspect.QueueDetail, now time.Time) {
 		if len(f.Rules) > 0 {
 			all = append(all, [2]string{"Rules", count(len(f.Rules))})
 		}
-	} else if q.NotEnrolled == "" && !q.Alone {
-		all = append(all, [2]string{"No policy", "every failed message is parked"})
+	} else if !q.Alone {
+		refused := "a replay is refused: add it to the queues of a policy"
+		if q.NotEnrolled == "" {
+			refused = "what fails is parked, and " + refused
+		}
+		all = append(all, [2]string{"No policy", refused})
 	}
 	pairs(w, all)
 	if len(q.Groups) > 0 {
@@ -452,6 +456,8 @@ func retries(q inspect.Queue, now time.Time) string {
 		return "no: " + q.Unreachable
 	case q.Throttle.KeepsBack():
 		return state
+	case q.Policy == "":
+		return "no: no policy names it"
 	}
 	texts := slices.DeleteFunc([]string{"yes", q.Throttle.LimitText(), state}, func(s string) bool { return s == "" })
 	return strings.Join(texts, ", ")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -83,7 +84,8 @@ func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, op operat
 			orders(op.ID))
 		return err
 	}
-	if err := write(p, op, opID, func(w io.Writer) { ended(w, op) }); err != nil {
+	unnamed := p.unnamed(ctx, client, op)
+	if err := write(p, op, opID, func(w io.Writer) { ended(w, op, unnamed) }); err != nil {
 		return err
 	}
 	if op.State == operations.Finished && op.Done == op.Count {
@@ -99,7 +101,21 @@ func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, op operat
 	return exitErrorf(code, "operation %s is %s", op.ID, is)
 }
 
-func ended(w io.Writer, op operations.Operation) {
+// unnamed returns the work queues of an adoption that no policy names, so that a replay would be refused.
+func (p *program) unnamed(ctx context.Context, client httpapi.Client, op operations.Operation) (queues []string) {
+	if op.Verb != actions.Adopt || op.Done == 0 {
+		return nil
+	}
+	for _, name := range slices.Concat(op.WorkQueues, op.Leads) {
+		if q, err := client.Queue(ctx, name); err == nil && q.Parked > 0 && q.Policy == "" &&
+			!slices.Contains(queues, name) {
+			queues = append(queues, name)
+		}
+	}
+	return queues
+}
+
+func ended(w io.Writer, op operations.Operation, unnamed []string) {
 	if a := op.Replayed; a != nil && op.Done > 0 && a.StillHere == 0 {
 		fmt.Fprintln(w, plural(op.Done, "message was", "messages were"), "retried")
 	} else {
@@ -121,7 +137,12 @@ func ended(w io.Writer, op operations.Operation) {
 		fmt.Fprintf(w, "counting what fails again continues: redrive ops watch %s --settled\n", plain(op.ID))
 	}
 	if op.Verb == actions.Adopt && op.Done > 0 {
-		fmt.Fprintf(w, "what failed: redrive groups\nsend them back: redrive replay %s --dry-run\n",
+		fmt.Fprintln(w, "what failed: redrive groups")
+		if len(unnamed) > 0 {
+			prose(w, "before a replay: no policy names "+strings.Join(unnamed, ", ")+"; add what you want back to the "+
+				"queues of a policy in the service's config")
+		}
+		fmt.Fprintf(w, "send them back: redrive replay %s --dry-run\n",
 			plain(doctor.Quote("state:parked adopted:"+query.Quote(op.From))))
 	}
 	if op.HasRest() {

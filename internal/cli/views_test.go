@@ -144,7 +144,7 @@ var views = map[string]func(*rapid.T, io.Writer, time.Time) (lines int){
 	"message":    shown(detail),
 	"queue":      shown(queueDetail),
 	"ledger":     shown(ledger),
-	"ended":      shown(func(w io.Writer, o operations.Operation, _ time.Time) { ended(w, o) }),
+	"ended":      shown(func(w io.Writer, o operations.Operation, _ time.Time) { ended(w, o, o.Leads) }),
 	"messages":   drawn(inspect.MessageColumns),
 	"groups":     drawn(inspect.GroupColumns),
 	"queues":     drawn(queueColumns(time.Now())),
@@ -629,8 +629,17 @@ func TestAHiddenBodySaysWhy(t *testing.T) {
 // After an adoption the next commands are there.
 func TestAnAdoptionSaysWhatIsNext(t *testing.T) {
 	op := operations.Operation{Plan: operations.Plan{Verb: actions.Adopt, From: "orders_error", Count: 7}, Done: 7}
-	expect.Contains(t, text(func(w io.Writer) { ended(w, op) }), "the end", "\nwhat failed: redrive groups\n",
-		"\nsend them back: redrive replay 'state:parked adopted:\"orders_error\"' --dry-run\n")
+	const back = "send them back: redrive replay 'state:parked adopted:\"orders_error\"' --dry-run\n"
+	expect.Contains(t, text(func(w io.Writer) { ended(w, op, nil) }), "the end", "\nwhat failed: redrive groups\n"+back)
+	op.WorkQueues, op.Leads = []string{"mail", "orders", "gone"}, []string{"orders", "bills"}
+	client := answering(func(r *http.Request) (any, error) {
+		name := path.Base(r.URL.Path)
+		return inspect.QueueDetail{Queue: inspect.Queue{Name: name, Parked: int64(len(name) % 4 * len(op.Leads)),
+			Policy: map[string]string{"mail": "p"}[name]}}, nil
+	}).client()
+	unnamed := (&program{}).unnamed(t.Context(), client, op)
+	expect.Contains(t, text(func(w io.Writer) { ended(w, op, unnamed) }), "the end where no policy names the queue",
+		"\nbefore a replay: no policy names orders, bills; add what you want back to the queues of a policy in the service's config\n"+back)
 }
 
 // Rows that arrive one by one fit the terminal too, in columns that do not move.
@@ -747,7 +756,7 @@ func TestQueuesShowsEachWaitReason(t *testing.T) {
 func TestQueuesShowsWhatIsKnown(t *testing.T) {
 	unacked := 7
 	forced := func(to string) inspect.Queue {
-		return inspect.Queue{Throttle: &inspect.ThrottleView{State: to, Forced: &inspect.Forced{To: to, By: "dana"}}}
+		return inspect.Queue{Policy: "all", Throttle: &inspect.ThrottleView{State: to, Forced: &inspect.Forced{To: to, By: "dana"}}}
 	}
 	for want, q := range map[string]inspect.Queue{
 		"\tquorum\t2\t5\t7\t":                  {Broker: &inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: 2, Ready: 5, Unacked: &unacked}},
@@ -791,10 +800,9 @@ func TestAQueueIsShownWhole(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, shown)
 		}
 	}
-	q.InForce = nil
-	if shown := text(func(w io.Writer) { queueDetail(w, q, now) }); !strings.Contains(shown, "every failed message is parked") {
-		t.Errorf("without a policy it shows\n%s", shown)
-	}
+	q.InForce, q.Policy = nil, ""
+	expect.Contains(t, text(func(w io.Writer) { queueDetail(w, q, now) }), "one without a policy", "Retries      no: no policy names it\n",
+		"No policy    what fails is parked, and a replay is refused: add it to the queues of a policy\n")
 	q.Alone = true
 	shown = text(func(w io.Writer) { queueDetail(w, q, now) })
 	expect.Contains(t, shown, "one that RabbitMQ retries", "Retries      by RabbitMQ alone, ")
@@ -802,7 +810,7 @@ func TestAQueueIsShownWhole(t *testing.T) {
 	q.Alone, q.NotEnrolled = false, "not enrolled, what consumers reject is gone"
 	shown = text(func(w io.Writer) { queueDetail(w, q, now) })
 	expect.Contains(t, shown, "one that is not enrolled", "no: not enrolled, what consumers reject is gone; redrive enroll 'orders eu'\n")
-	expect.Equal(t, strings.Contains(shown, "is parked"), false, "it says that messages are parked")
+	expect.Contains(t, shown, "one that is not enrolled", "No policy    a replay is refused: ")
 }
 
 // One group is shown with its newest error as it came.

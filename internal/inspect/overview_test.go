@@ -428,6 +428,9 @@ func TestOneQueue(t *testing.T) {
 		expect.Equal(t, unenrolled(few, "old4", `to the queue "secret"`), "not enrolled, its dead letters go elsewhere",
 			"for who may not see the other")
 		expect.Equal(t, unenrolled(viewer, "mail", inspect.Nowhere), "", "of one with messages, which are retried")
+		d.Config.Policies = func() policy.Set { return nil }
+		expect.Equal(t, unenrolled(viewer, "mail", inspect.Nowhere), "not enrolled, what consumers reject is gone",
+			"of one with messages that no policy names")
 	})
 }
 

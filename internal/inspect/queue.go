@@ -133,7 +133,7 @@ type QueueDetail struct {
 	InForce    *PolicyInForce        `json:"policy_in_force,omitempty"`
 	Conditions []condition.Condition `json:"conditions" doc:"What is wrong with the queue, or makes its messages wait."`
 	Checkup    Checkup               `json:"checkup" doc:"What redrive doctor would say of the queue."`
-	// NotEnrolled is set only for queues that Queues does not list: kept messages of the others are retried.
+	// NotEnrolled is not set for queues that Queues lists and a policy names: their kept messages are retried.
 	NotEnrolled string `json:"not_enrolled,omitempty" doc:"Why the service receives no dead letter of the queue."`
 	// Alone, too, is set only for those.
 	Alone bool `json:"alone,omitempty" doc:"RabbitMQ alone retries what is rejected: redrive topology fixed."`
@@ -218,7 +218,7 @@ func (in *Inspector) Queue(ctx context.Context, by auth.Caller, name string) (d 
 	if d.Queue = all[0]; !listed && (d.Broker == nil || !d.Broker.Exists) {
 		return d, in.Meant(ctx, by, name, fmt.Errorf("%w: the queue %.255q", ErrNotFound, name))
 	}
-	if d.Broker != nil && !listed {
+	if d.Broker != nil && (!listed || d.Policy == "") {
 		switch to := d.Broker.DeadLetters; {
 		case to == "":
 		case to == Alone:

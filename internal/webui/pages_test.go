@@ -801,6 +801,9 @@ func TestThePageOfAQueueThatIsNotEnrolled(t *testing.T) {
 	s.Told.At["alone"] = inspect.AtBroker{Exists: true, DeadLetters: inspect.Alone}
 	expect.Contains(t, shown(s, "/queues/alone"), "the page of one that RabbitMQ retries", "Retries: by RabbitMQ alone,")
 	expect.Contains(t, shown(s, "/queues/orders.capture"), "the page of another", "Retries: <")
+	s.Told.At["unnamed"], s.Inspector.Config.Policies = inspect.AtBroker{Exists: true}, nil
+	expect.Contains(t, shown(s, "/queues/unnamed"), "the page of one that no policy names", "no: no policy names it",
+		"No policy names this queue: what fails is parked, and a replay is refused.")
 }
 
 // A queue's page has the same picture of its last hour and of its last day, up to now; the unfinished part is marked.

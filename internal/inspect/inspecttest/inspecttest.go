@@ -203,7 +203,7 @@ func RetryDue(t testing.TB, s store.Store, queue string, upTo time.Time) []store
 
 // WaitingQueue is a queue whose due message waits for a reason.
 func WaitingQueue(why throttle.WaitReason, now time.Time) inspect.Queue {
-	q := inspect.Queue{Name: "orders", Waiting: 1, NextDue: &now}
+	q := inspect.Queue{Name: "orders", Policy: "all", Waiting: 1, NextDue: &now}
 	switch why {
 	case throttle.WhyPerson:
 		q.Pause = &inspect.QueuePause{By: "dana", Since: now}
