@@ -30,7 +30,7 @@ func (p *program) operate(ctx context.Context, client httpapi.Client, d *action,
 	if err != nil {
 		return err
 	}
-	show := func(w io.Writer) { preview(w, plan, d.starts(&plan), time.Now()) }
+	show := func(w io.Writer) { preview(w, plan, d.starts(&plan, p.yes), time.Now()) }
 	planID := func(pl operations.Plan) string { return pl.ID }
 	if d.dry {
 		err = write(p, plan, planID, show)
@@ -207,9 +207,9 @@ func (p *program) prompt(ctx context.Context, question string) error {
 }
 
 // starts says what an operation will do, and how.
-func (d *action) starts(p *operations.Plan) string {
+func (d *action) starts(p *operations.Plan, yes bool) string {
 	text := question(*p)
-	if p.Count == 1 && !d.dry {
+	if p.Count == 0 || !d.dry && (yes || p.Count == 1) {
 		text = strings.TrimSuffix(text, "?") + "."
 	} else {
 		text += " Nothing is done yet."
@@ -309,7 +309,11 @@ func preview(w io.Writer, p operations.Plan, starts string, now time.Time) {
 			}}}, p.Samples, now)
 	}
 	section(w, "Before you start:", p.Warnings)
-	section(w, "It cannot start:", p.Blocked)
+	cannot := "It cannot start:"
+	if p.Count == 0 {
+		cannot = "Nothing to do:" // which is no failure
+	}
+	section(w, cannot, p.Blocked)
 }
 
 func section(w io.Writer, title string, lines []string) {

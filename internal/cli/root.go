@@ -279,14 +279,14 @@ const (
 )
 
 const exitCodes = `Exit codes:
-  0  done
+  0  done, or nothing to do
   1  error
   2  wrong usage, or an invalid query
   3  partly done: some messages were left out, or you stopped watching;
      doctor: only warnings, or checks that could not be made
   4  not allowed: sign in, or sign in as another user
-  5  not as expected: another count, no such queue, a plan that is too old;
-     doctor: something is wrong
+  5  not as expected: another count, no such queue, a plan that is too old or
+     cannot start; doctor: something is wrong
   6  not found
   7  no service answers, or no RabbitMQ`
 

@@ -139,7 +139,7 @@ func filled[T any](t *rapid.T) (v T) {
 var views = map[string]func(*rapid.T, io.Writer, time.Time) (lines int){
 	"preview": shown(func(w io.Writer, p operations.Plan, now time.Time) {
 		d := action{canary: 10, rate: 50}
-		preview(w, p, d.starts(&p), now)
+		preview(w, p, d.starts(&p, false), now)
 	}),
 	"message":    shown(detail),
 	"queue":      shown(queueDetail),
@@ -1155,14 +1155,16 @@ func TestADryRunOfWhatCannotStartIsRefused(t *testing.T) {
 		want    int
 	}{
 		{3, nil, ExitOK}, {3, []string{"the queue \"orders\" does not exist"}, ExitPrecondition},
-		{0, []string{"the queue \"orders\" does not exist"}, ExitOK}, // there is nothing to do
+		{0, []string{"there is nothing to replay"}, ExitOK},
 	} {
 		client := answering(func(*http.Request) (any, error) {
 			return operations.Plan{Verb: actions.Replay, Count: c.count, Blocked: c.blocked}, nil
 		}).client()
-		p := &program{out: io.Discard, err: io.Discard, getenv: func(string) string { return "" }}
+		var out bytes.Buffer
+		p := &program{out: &out, err: io.Discard, format: "table", getenv: func(string) string { return "" }}
 		err := p.operate(t.Context(), client, &action{verb: actions.Replay, dry: true, expect: -1},
 			operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders"})
+		expect.Equal(t, strings.Contains(out.String(), "annot start"), c.want != ExitOK, "it says that it cannot start")
 		if codeOf(err) != c.want || err != nil && !strings.Contains(err.Error(), "cannot start: "+c.blocked[0]) {
 			t.Errorf("%d messages, %q: exit %d: %v", c.count, c.blocked, codeOf(err), err)
 		}
@@ -1176,6 +1178,7 @@ func TestAPlanSaysHowItWillGo(t *testing.T) {
 		n    int64
 		want string
 	}{
+		{action{dry: true}, 0, "Replay 0 messages of orders."},
 		{action{}, 18, "Replay 18 messages of orders? Nothing is done yet."},
 		{action{}, 1, "Replay 1 message of orders."},
 		{action{dry: true}, 1, "Replay 1 message of orders? Nothing is done yet."},
@@ -1188,7 +1191,10 @@ func TestAPlanSaysHowItWillGo(t *testing.T) {
 			299) + "1/s: about 53375d 23h for 2."},
 	} {
 		plan := operations.Plan{Verb: actions.Replay, Count: c.n, Queues: []operations.PlanQueue{{Queue: "orders"}}}
-		expect.Equal(t, c.d.starts(&plan), c.want, "of %d messages", c.n)
+		expect.Equal(t, c.d.starts(&plan, false), c.want, "of %d messages", c.n)
+		if yes := c.d.starts(&plan, true); !c.d.dry {
+			expect.Equal(t, yes, strings.Replace(c.want, "? Nothing is done yet.", ".", 1), "with --yes")
+		}
 	}
 }
 
