@@ -233,8 +233,12 @@ func (op *operation) show(now time.Time) Operation {
 // speedWindow is how long the speed is averaged over.
 const speedWindow = 10 * time.Second
 
-// notePace notes how far it is now. The caller holds mu.
+// notePace notes how far it is now, unless it only watches its canaries. The caller holds mu.
 func (op *operation) notePace(now time.Time) {
+	if op.progress.State == Watching {
+		op.speed = nil
+		return
+	}
 	op.dropOldSpeed(now)
 	op.speed = append(op.speed, pace{now, op.processed()})
 }

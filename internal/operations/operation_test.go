@@ -487,6 +487,23 @@ func TestTheRestIsChangedOnlyIfTheCanaryDoesNotFailAgain(t *testing.T) {
 	}
 }
 
+// The speed of an operation after its canary is that at which it sends, without the time in which it watched.
+func TestTheWatchOfACanaryIsNotInTheSpeed(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, d *desk) {
+		d.parked(t, "orders", 30)
+		p := d.started(t, actions.Replay, "queue:orders", operations.Start{CanarySize: 5, CanaryWait: "1m", Rate: 0.5})
+		time.Sleep(10 * time.Second)
+		d.give(t, "orders", func(*store.Record) bool { return false })
+		for d.look(t, p.ID).State == operations.Watching {
+			time.Sleep(time.Second)
+		}
+		time.Sleep(5 * time.Second)
+		if o := d.look(t, p.ID); o.State != operations.Running || o.PerSecond < 0.3 || o.Left > "50s" {
+			t.Errorf("at 0.5 a second it sends %v, and %s are left", o.PerSecond, o.Left)
+		}
+	})
+}
+
 // failsAgain are ways in which a message fails again and is not kept.
 var failsAgain = map[string]func(*testing.T, *desk, *store.Record){
 	"and are not kept": func(t *testing.T, d *desk, r *store.Record) {

@@ -47,6 +47,7 @@ var functions = template.FuncMap{
 	"json":      tokens,
 	"join":      strings.Join,
 	"lower":     strings.ToLower,
+	"linked":    linked,
 	"ends":      ends,
 	"whys": func(all []actions.Outcome) bool {
 		return slices.ContainsFunc(all, func(o actions.Outcome) bool { return o.Why != "" })

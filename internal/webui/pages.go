@@ -263,6 +263,17 @@ type piece struct{ Text, URL, Title string }
 
 const aMessageID = `[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?:\.[0-9]+)?`
 
+var messageIn = regexp.MustCompile(`^(the canary failed again \(message )(` + aMessageID + `)`)
+
+// linked returns why an operation is as it is, with a link to the canary that failed.
+func linked(why string) (all []piece) {
+	if m := messageIn.FindStringSubmatch(why); m != nil {
+		all = []piece{{Text: m[1]}, {Text: m[2], URL: messageURL(m[2])}}
+		why = why[len(m[0]):]
+	}
+	return append(all, piece{Text: clean(why)})
+}
+
 // names is what a group of a pattern has: a name, or several with sep between them.
 type names struct {
 	sep string

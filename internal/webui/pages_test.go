@@ -1420,6 +1420,40 @@ func TestTheOverviewShowsWhatIsUnderWay(t *testing.T) {
 	expect.Equal(t, strings.Contains(shown(list(), "/"), "under-way-title"), false, "there is an empty part")
 }
 
+// ran is a console with these operations.
+type ran struct {
+	listing
+	all []operations.Operation
+}
+
+func (r ran) Operations(context.Context, auth.Caller) ([]operations.Operation, error) { return r.all, nil }
+func (r ran) Operation(context.Context, auth.Caller, string) (operations.Operation, error) {
+	return r.all[0], nil
+}
+func (ran) Outcomes(context.Context, auth.Caller, string, string, int) (operations.Outcomes, error) {
+	return operations.Outcomes{}, nil
+}
+
+// The watch of a canary says how long it still takes, and one that failed leads to its message.
+func TestACanaryIsWatched(t *testing.T) {
+	until := time.Now().Add(time.Hour)
+	o := operations.Operation{Plan: operations.Plan{ID: "x", Verb: actions.Replay, Count: 30, Query: "group:1", About: "no <b>stock</b>"},
+		State: operations.Watching, Done: 5, CanarySent: 5, CanaryUntil: &until, Left: "59m"}
+	const named = "no &lt;b&gt;stock&lt;/b&gt;"
+	watched := ran{list(), []operations.Operation{o}}
+	for _, target := range []string{"/", "/operations"} {
+		expect.Contains(t, shown(watched, target), target, "watched for 59m more", "<bdi>"+named)
+	}
+	expect.Contains(t, shown(watched, "/operations/x"), "the operation", "5 of the first 5 sent; the watch ends <time")
+	const id = "01a22365-e32b-729a-a5bd-758fa22a3c32"
+	o.State, o.Ended, o.Left = operations.Stopped, &until, ""
+	o.Why = "the canary failed again (message " + id + ": <i>); what is left is as it was"
+	stopped := ran{list(), []operations.Operation{o}}
+	expect.Contains(t, shown(stopped, "/operations/x"), "the operation",
+		`again (message <a href="/messages/`+id+`">`+id+`</a>: &lt;i&gt;); what is left`)
+	expect.Contains(t, shown(stopped, "/operations"), "the operations", "the canary failed again (message "+id+": &lt;i&gt;)")
+}
+
 // A refused form links back to its page.
 func TestARefusedFormLeadsBack(t *testing.T) {
 	s := webtest.Stocked(inspect.Config{})
