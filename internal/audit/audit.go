@@ -50,6 +50,14 @@ func (e Entry) Subject() string {
 	return id + ": " + verb + " " + e.About
 }
 
+// Result is Outcome for people: an operation that was started has only begun.
+func (e Entry) Result() string {
+	if e.Did == "operation.start" && e.Outcome == "done" {
+		return "begun"
+	}
+	return e.Outcome
+}
+
 const (
 	prefix = "audit/"
 	// kept is how long entries are kept, and keptBytes how much of the newest.

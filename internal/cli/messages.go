@@ -691,8 +691,8 @@ var auditColumns = []column[audit.Entry]{
 	{Head: "At", Value: func(e audit.Entry) any { return timeText(&e.At) }},
 	{Field: "Who"}, {Field: "From", Narrow: 4}, {Head: "By", Field: "Interface", Narrow: 3},
 	{Head: "Did", Value: func(e audit.Entry) any { return inspect.Does(e) }},
-	{Field: "Count", Narrow: 2}, {Field: "Outcome"}, {Field: "On", Narrow: inspect.Below,
-		Value: func(e audit.Entry) any { return e.Subject() }},
+	{Field: "Count", Narrow: 2}, {Field: "Outcome", Value: func(e audit.Entry) any { return e.Result() }},
+	{Field: "On", Narrow: inspect.Below, Value: func(e audit.Entry) any { return e.Subject() }},
 	{Field: "Why", Narrow: inspect.Below},
 }
 

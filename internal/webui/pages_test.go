@@ -1738,6 +1738,19 @@ func TestTheAuditPageLeadsToWhatItNames(t *testing.T) {
 	}
 }
 
+type started struct{ listing }
+
+func (started) AuditLog(context.Context, auth.Caller, inspect.AuditFilter, string, int) ([]audit.Entry, string, error) {
+	return []audit.Entry{{Did: "operation.start", Outcome: "done"}, {Did: "pause", Outcome: "done"}}, "", nil
+}
+
+// Of an operation that was started the log does not say that it is done.
+func TestAStartedOperationHasOnlyBegun(t *testing.T) {
+	page := shown(started{list()}, "/audit")
+	expect.Contains(t, page, "the log", "<bdi>begun</bdi>")
+	expect.Equal(t, strings.Count(page, "<bdi>done</bdi>"), 1, "entries that are done")
+}
+
 func newAuditScene(t *testing.T) scene {
 	shop := webtest.New(memstore.New(), &webtest.Told{}, inspect.Config{})
 	for _, e := range []audit.Entry{{Who: "ann", Did: "pause", On: "orders"}, {Who: "bob", Did: "pause", On: "mail.new"}} {

@@ -21,6 +21,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/mask"
@@ -359,20 +360,31 @@ func TestAnOperationEndsWhileItIsWatched(t *testing.T) {
 }
 
 // A name, or a heading, is never broken within a word.
-func TestTheListOfOperationsBreaksNoWord(t *testing.T) {
+func TestListsBreakNoWord(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, options{})
 	by := webtest.Root
 	by.Name = "anneliese.vanderbilt@shop.example"
-	p, err := s.Plan(t.Context(), by, operations.PlanRequest{Verb: actions.Discard, Query: "queue:orders.*"})
+	p, err := s.Plan(t.Context(), by, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders.*"})
 	must(t, err)
-	_, err = s.Start(t.Context(), by, p.ID, operations.Start{})
+	_, err = s.Start(t.Context(), by, p.ID, operations.Start{CanarySize: 1, CanaryWait: "1h"})
 	must(t, err)
+	end, err := s.Book.Begin(audit.Entry{Who: by.Name, How: "rabbitmq", Interface: "page", From: "192.168.100.100", Did: "operation.cancel",
+		On: p.ID + ": unadopt", Why: "INC-2231: reconciliation"})
+	must(t, err)
+	end("stopped: the canary failed again (message "+s.Has.Order+": unauthorized)", 12345)
 	b := newTab(t, s.base)
-	b.open("/operations")
+	for _, table := range []string{"operations", "audit"} {
+		breaksNoWord(t, b, table)
+	}
+}
+
+func breaksNoWord(t *testing.T, b *tab, name string) {
+	t.Helper()
+	b.open("/" + name)
 	for _, width := range []int64{390, 1024, 1440} {
 		b.size(width, 900)
-		broken := js[[]string](b, `[...document.querySelectorAll("#operations tr > :not(.q) , #operations th")].flatMap(cell => {
+		broken := js[[]string](b, strings.ReplaceAll(`[...document.querySelectorAll("#table tr > :not(.q) , #table th")].flatMap(cell => {
 			const bad = [], texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
 			for (let text; text = texts.nextNode();) for (const word of text.data.matchAll(/[^\s-]+/g)) {
 				const range = new Range();
@@ -380,10 +392,10 @@ func TestTheListOfOperationsBreaksNoWord(t *testing.T) {
 				if (new Set([...range.getClientRects()].map(r => r.top)).size > 1) bad.push(word[0]);
 			}
 			return bad;
-		})`)
-		expect.Equal(t, strings.Join(broken, " "), "", "at %d pixels these are broken", width)
-		table := `document.querySelector("#operations").parentElement`
-		expect.Equal(t, js[bool](b, table+".scrollWidth > "+table+".clientWidth"), false, "at %d pixels it scrolls sideways", width)
+		})`, "#table", "#"+name))
+		expect.Equal(t, strings.Join(broken, " "), "", "at %d pixels these are broken in %s", width, name)
+		table := `document.querySelector("#` + name + `").parentElement`
+		expect.Equal(t, js[bool](b, table+".scrollWidth > "+table+".clientWidth"), false, "at %d pixels %s scrolls sideways", width, name)
 	}
 }
 
