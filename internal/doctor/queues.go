@@ -235,8 +235,12 @@ func (s *Scene) refusing(q *management.QueueState) string {
 }
 
 func (s *Scene) noConsumer(queue string, messages int) Finding {
+	what := "it has no consumer"
+	if messages > 0 {
+		what += fmt.Sprintf(", and %d messages", messages)
+	}
 	return Finding{Queue: queue, Status: Warning,
-		What:     fmt.Sprintf("it has no consumer, and %d messages; RabbitMQ does not record since when", messages),
+		What:     what + "; RabbitMQ does not record since when",
 		Remedy:   "Start its consumer; meanwhile pause its retries:",
 		Commands: []string{s.call() + " pause " + Quote(queue)}}
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -93,6 +94,10 @@ func (c *checkup) run(ctx context.Context) {
 			}
 			if f.Check == doctor.Forgotten {
 				is.Forgotten = f.Queues
+			}
+			if len(f.Queues) > 0 { // it names several, and each of them is to have its own
+				f.What, _, _ = strings.Cut(f.What, ": ")
+				f.Remedy = strings.TrimSuffix(f.Remedy, " -o json lists them all.")
 			}
 			for _, queue := range append(f.Queues, f.Queue) {
 				if queue != "" {

@@ -27,7 +27,8 @@ func TestCheckupsAreMadeWhenSomebodyLooks(t *testing.T) {
 			return doctor.Report{Looked: map[string]bool{"a": true, "b": true}, Findings: []doctor.Finding{{Queue: "b",
 				Status: doctor.Wrong, What: "bad"},
 				{Queue: "a", Status: doctor.OK}, {Queue: "a", Status: doctor.Unknown}, {Status: doctor.Wrong},
-				{Check: doctor.Forgotten, Queues: []string{"c", "a"}, Status: doctor.Warning}}}, fails
+				{Check: doctor.Forgotten, Queues: []string{"c", "a"}, Status: doctor.Warning, What: "messages: c (8), a (9)",
+					Remedy: "Start it. -o json lists them all."}}}, fails
 		}}
 		go c.run(t.Context())
 		for _, step := range []struct {
@@ -54,6 +55,7 @@ func TestCheckupsAreMadeWhenSomebodyLooks(t *testing.T) {
 						queues = append(queues, f.Queue)
 					}
 					expect.Equal(t, strings.Join(queues, " "), "a b c", "the queues with findings")
+					expect.Equal(t, is.Findings[0].What+": "+is.Findings[0].Remedy, "messages: Start it.", "what one of several is told")
 					expect.Equal(t, strings.Join(is.Forgotten, " "), "c a", "the forgotten queues")
 				}
 			}

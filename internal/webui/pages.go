@@ -112,10 +112,10 @@ func (s *server) queues(r *http.Request, c auth.Caller) (view, error) {
 		Next     string
 		Sort     sorting
 
-		Adoptable  []operations.DeadLetterQueue
-		Unenrolled int
+		Adoptable             []operations.DeadLetterQueue
+		Unenrolled, Forgotten []string
 	}{Queues: queues, AtBroker: inspect.BrokerColumns}
-	d.Adoptable, d.Unenrolled = s.adoptable(r, c)
+	d.Adoptable, d.Unenrolled, d.Forgotten = s.adoptable(r, c)
 	d.Counts = slices.Concat(inspect.QueueCounts, []inspect.Column[inspect.Queue]{
 		{Head: "Failed/min", Field: "Failed", Help: "In the last minute"},
 		{Head: "Retried/min", Field: "Retried", Help: "In the last minute"},
@@ -474,6 +474,7 @@ type overviewData struct {
 	HeldBack  []inspect.Queue // those whose retries are held back
 	UnderWay  []operations.Operation
 	Adoptable []operations.DeadLetterQueue
+	Forgotten []string
 }
 
 // slot is a stretch of the calendar.
@@ -492,8 +493,11 @@ const maxAdoptable, adoptableWait = 20, 500 * time.Millisecond
 // maxFailing is how many queues the overview shows, and maxUnderWay how many operations.
 const maxFailing, maxUnderWay = 8, 5
 
-// adoptable returns the dead-letter queues that can be adopted, and how many other queues are not enrolled.
-func (s *server) adoptable(r *http.Request, c auth.Caller) (offered []operations.DeadLetterQueue, unenrolled int) {
+// adoptable returns the dead-letter queues that can be adopted, the other queues that are not enrolled, and those of
+// them that hold messages and have no consumer.
+func (s *server) adoptable(r *http.Request, c auth.Caller) (
+	offered []operations.DeadLetterQueue, unenrolled, forgotten []string,
+) {
 	// Where RabbitMQ does not list its queues in time, the rest is shown.
 	ctx, cancel := context.WithTimeout(r.Context(), adoptableWait)
 	defer cancel()
@@ -512,10 +516,11 @@ func (s *server) adoptable(r *http.Request, c auth.Caller) (offered []operations
 	}
 	for name, enrolled := range checkup.Looked {
 		if !enrolled && !dead[name] {
-			unenrolled++
+			unenrolled = append(unenrolled, name)
 		}
 	}
-	return offered[:min(len(offered), maxAdoptable)], unenrolled
+	slices.SortFunc(unenrolled, hint.Natural)
+	return offered[:min(len(offered), maxAdoptable)], unenrolled, checkup.Forgotten
 }
 
 func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
@@ -530,7 +535,7 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 	}
 	d.UnderWay = slices.DeleteFunc(d.UnderWay, func(o operations.Operation) bool { return o.Ended != nil })
 	d.UnderWay = d.UnderWay[:min(len(d.UnderWay), maxUnderWay)]
-	d.Adoptable, _ = s.adoptable(r, c)
+	d.Adoptable, _, d.Forgotten = s.adoptable(r, c)
 	var most int64
 	for _, sl := range o.Calendar {
 		most = max(most, sl.Count)

@@ -771,8 +771,15 @@ func TestThePageShowsWhatDoctorFound(t *testing.T) {
 		return get(webui.Handler(s, webui.Options{Caller: func(*http.Request) auth.Caller { return c }}),
 			"/queues").Body.String()
 	}
-	expect.Contains(t, all(), "the list of queues", "3 queues are not enrolled", `id="adopt"`)
-	expect.Contains(t, all("orders.*"), "the list for a caller of some queues", "1 queue is not enrolled")
+	expect.Contains(t, all(), "the list of queues", `3 queues are not enrolled, so dead letters do not come here: <a href="/queues/a"><bdi>a</bdi></a>, <a `,
+		`id="adopt"`)
+	expect.Contains(t, all("orders.*"), "the list for a caller of some queues", `1 queue is not enrolled, so dead letters do not come here: <a href="/queues/orders.x">`)
+	found.Forgotten = []string{"<a>", "b", "c", "d", "e"}
+	const forgotten = `5 queues that are not enrolled hold messages and have no consumer: <a href="/queues/%3Ca%3E"><bdi>&lt;a&gt;</bdi></a>,`
+	expect.Contains(t, all(), "the list of queues", forgotten, "<bdi>c</bdi></a> and 2 more.")
+	expect.Contains(t, shown(s, "/"), "the overview", "<li>"+forgotten)
+	expect.Equal(t, strings.Contains(all("orders.*"), `id="forgotten"`), false, "it names queues that the caller does not see")
+	found.Forgotten = nil
 	found.Checking = true
 	expect.Contains(t, as("/queues/orders.capture"), "the page of an old checkup", "Enrol it:", "Checked")
 	found.Findings = nil
@@ -1426,7 +1433,9 @@ type ran struct {
 	all []operations.Operation
 }
 
-func (r ran) Operations(context.Context, auth.Caller) ([]operations.Operation, error) { return r.all, nil }
+func (r ran) Operations(context.Context, auth.Caller) ([]operations.Operation, error) {
+	return r.all, nil
+}
 func (r ran) Operation(context.Context, auth.Caller, string) (operations.Operation, error) {
 	return r.all[0], nil
 }
