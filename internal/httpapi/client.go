@@ -291,8 +291,8 @@ func (c Client) Overview(ctx context.Context) (o inspect.Overview, err error) {
 	return o, c.call(ctx, http.MethodGet, v1+"/overview", nil, nil, &o)
 }
 
-// Messages is one page of what a query finds, latest first: by when each is due, or was parked or
-// retried; limit 0: 100. Columns are names of fields.
+// Messages is one page of what a query finds, latest first, of waiting ones alone the soonest due first: by
+// when each is due, or was parked or retried; limit 0: 100. Columns are names of fields.
 func (c Client) Messages(
 	ctx context.Context, query, after string, limit int, columns ...string,
 ) (p inspect.Page, err error) {

@@ -84,7 +84,7 @@ func (a *API) showRoutes() {
 			return a.Console.Overview(ctx, c)
 		})
 	handle(a, route(http.MethodGet, "/messages", "messages", "See",
-		"Messages that a query finds, latest first: by when each is due, or was parked or retried"),
+		"Messages that a query finds, latest first; of waiting ones alone, the soonest due first"),
 		func(ctx context.Context, c auth.Caller, in *struct {
 			Query
 			Paged

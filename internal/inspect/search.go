@@ -35,8 +35,7 @@ const (
 )
 
 // Search finds messages, those first that are due the latest, or were parked or retried last; of a query for
-// waiting ones that are due before some time, those that are due first. A page may be short, even empty, and not be
-// the last. Columns are names of fields, which each message then has.
+// waiting ones alone, those that are due first. A page may be short, even empty, and not be the last. Columns are names of fields, which each message then has.
 func (in *Inspector) Search(
 	ctx context.Context, by auth.Caller, text, after string, limit int, columns ...string,
 ) (Page, error) {
@@ -189,7 +188,7 @@ func (s *search) kept(ctx context.Context, after string) error {
 		return err
 	}
 	r := n.Range
-	s.page.Soonest = r.State == store.Waiting && !r.To.IsZero()
+	s.page.Soonest = r.State == store.Waiting
 	r.NewestFirst, r.Body = !s.page.Soonest, s.query.NeedsBody()
 	r.After = place.cursor
 	s.groupOf = n.GroupOf

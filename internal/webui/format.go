@@ -57,7 +57,6 @@ var functions = template.FuncMap{
 	"speed":  speed,
 	"split":  strings.Fields,
 	"query":  queryOf,
-	"len64":  func(all []inspect.Message) int64 { return int64(len(all)) },
 
 	"hasPrefix": strings.HasPrefix,
 	"queryHelp": query.Help,

@@ -1281,7 +1281,7 @@ func TestAHeadingSortsAPage(t *testing.T) {
 		{shown(s, "/groups?state=all&q=queue:*&sort=-last"), `<a href="/groups?q=queue%3A%2A&amp;sort=-last&amp;state=ignored">Ignored <span class="total">0</span></a>`},
 		{shown(s, "/groups?state=all&q=queue:*&sort=-last"), `<input type="hidden" name="sort" value="-last">`},
 		{shown(s, "/messages?q=state:parked"), `aria-sort="descending"><a href="/messages?q=state%3Aparked&amp;sort=next" title="Sort by this">Parked</a>`},
-		{shown(s, "/messages?q=state:waiting"), `>Due</a>`},
+		{shown(s, "/messages?q=state:waiting"), `aria-sort="ascending"><a href="/messages?q=state%3Awaiting&amp;sort=-next" title="Sort by this">Due</a>`},
 		{shown(s, "/messages?q=state:waiting+due:<9h"), `aria-sort="ascending"><a href="/messages?q=state%3Awaiting+due%3A%3C9h&amp;sort=-next" title="Sort by this">Due</a>`},
 		{shown(s, "/messages?q=state:waiting+due:<9h&columns=queue"), "<caption>Messages that the query finds, soonest first<"},
 		{shown(s, "/groups"), "<caption>Groups of failures, those with the most messages first<"},
@@ -1293,6 +1293,7 @@ func TestAHeadingSortsAPage(t *testing.T) {
 	}
 	expect.Equal(t, strings.Contains(shown(s, "/messages?q=due:<9h"), `id="newer"`), false, "a list that starts with what leaves it says what is new above")
 	expect.Equal(t, strings.Contains(shown(s, "/messages?q=state:parked"), ">State</a>"), false, "a list of one state names it in each row")
+	expect.Equal(t, strings.Contains(shown(s, "/messages?q=header.tenant:acme+queue:orders.*"), "among the first"), false, "a list says how many were looked at")
 	top, err := s.Search(t.Context(), webtest.Root, "queue:*", "", 1)
 	expect.NoError(t, err)
 	second := shown(s, "/messages?q=queue:*&columns=queue,size&sort=-size&after="+url.QueryEscape(top.After))
