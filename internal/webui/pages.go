@@ -433,6 +433,8 @@ func (s *server) health(r *http.Request, c auth.Caller) (view, error) {
 		Next    string
 		Paged   bool // the ledger has more than one page
 		Checkup inspect.Checkup
+		Held    []inspect.Queue // whose retries are held back
+		Apart   int             // conditions of these
 		Faults  []fault
 		More    int // faults that are not shown
 	}
@@ -445,6 +447,9 @@ func (s *server) health(r *http.Request, c auth.Caller) (view, error) {
 	h.More = max(0, len(h.Faults)-maxFaults)
 	h.Faults = h.Faults[:len(h.Faults)-h.More]
 	if h.Overview, err = s.console.Overview(r.Context(), c); err == nil {
+		all := len(h.Conditions)
+		h.Held = heldBack(&h.Overview)
+		h.Apart = all - len(h.Conditions)
 		if h.Ledger, err = s.console.Ledger(r.Context(), c, false, after, rowsPerPage); !h.Ready {
 			err = nil // which is said
 		}
@@ -471,7 +476,8 @@ type overviewData struct {
 	Slots     []slot
 	Failing   []inspect.Queue // those with the most trouble first
 	AllQueues int
-	HeldBack  []inspect.Queue // those whose retries are held back
+	HeldBack  []inspect.Queue // of those whose retries are held back, with the most messages waiting
+	MoreHeld  int             // that HeldBack leaves out
 	UnderWay  []operations.Operation
 	Adoptable []operations.DeadLetterQueue
 	Forgotten []string
@@ -492,6 +498,24 @@ const maxAdoptable, adoptableWait = 20, 500 * time.Millisecond
 
 // maxFailing is how many queues the overview shows, and maxUnderWay how many operations.
 const maxFailing, maxUnderWay = 8, 5
+
+// maxHeldBack is how many queues the overview names whose retries are held back.
+const maxHeldBack = 5
+
+// heldBack returns the queues whose retries are held back, which a page lists, and takes their conditions, of which
+// that list has the reasons, out of the overview.
+func heldBack(o *inspect.Overview) (all []inspect.Queue) {
+	for _, q := range o.Queues {
+		if q.HeldBack() {
+			all = append(all, q)
+		}
+	}
+	o.Conditions = slices.DeleteFunc(o.Conditions, func(c condition.Condition) bool {
+		return (c.Kind == condition.Breaker || c.Kind == condition.NoConsumer || c.Kind == condition.Unreachable) &&
+			slices.ContainsFunc(all, func(q inspect.Queue) bool { return q.Name == c.Queue })
+	})
+	return all
+}
 
 // adoptable returns the dead-letter queues that can be adopted, the other queues that are not enrolled, and those of
 // them that hold messages and have no consumer.
@@ -551,17 +575,14 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 		d.Slots = append(d.Slots, slot{sl, 100 * float64(sl.Count) / float64(max(most, 1))})
 	}
 	for _, q := range o.Queues {
-		if q.HeldBack() {
-			d.HeldBack = append(d.HeldBack, q)
-		}
 		if q.Failed > 0 || q.Waiting > 0 || q.Parked > 0 || q.Unreachable != "" || q.Pause != nil {
 			d.Failing = append(d.Failing, q)
 		}
 	}
-	d.Conditions = slices.DeleteFunc(o.Conditions, func(c condition.Condition) bool { // these it shows apart
-		return (c.Kind == condition.Breaker || c.Kind == condition.NoConsumer || c.Kind == condition.Unreachable) &&
-			slices.ContainsFunc(d.HeldBack, func(q inspect.Queue) bool { return q.Name == c.Queue })
-	})
+	d.HeldBack = heldBack(&d.Overview)
+	slices.SortStableFunc(d.HeldBack, func(a, b inspect.Queue) int { return cmp.Compare(b.Waiting, a.Waiting) })
+	d.MoreHeld = max(0, len(d.HeldBack)-maxHeldBack)
+	d.HeldBack = d.HeldBack[:len(d.HeldBack)-d.MoreHeld]
 	slices.SortStableFunc(d.Failing, func(a, b inspect.Queue) int {
 		return cmp.Or(cmp.Compare(b.Failed, a.Failed), cmp.Compare(b.Parked, a.Parked),
 			cmp.Compare(b.Waiting, a.Waiting))

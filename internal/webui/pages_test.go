@@ -674,7 +674,7 @@ func (l listing) Queues(context.Context, auth.Caller, string, int) ([]inspect.Qu
 }
 
 func (l listing) Overview(context.Context, auth.Caller) (inspect.Overview, error) {
-	return inspect.Overview{Now: time.Now(), Ready: true, Hour: make([]inspect.Flow, 60), Queues: l.queues, Conditions: l.holds}, nil
+	return inspect.Overview{Now: time.Now(), Ready: true, Hour: make([]inspect.Flow, 60), Queues: l.queues, Conditions: slices.Clone(l.holds)}, nil
 }
 
 // A queue that waits looks as if it worked, unless the page says why.
@@ -1405,10 +1405,34 @@ func TestTheOverviewNamesWhatIsPaused(t *testing.T) {
 		if strings.Contains(page, "breaker of queue orders") == named || !strings.Contains(page, "breaker of queue mail") {
 			t.Errorf("with a breaker set to %s the overview names it twice, or not that of a queue that it does not list", to)
 		}
-		if page := shown(console, "/health"); strings.Contains(page, "retries work for all queues") == named {
+		page = shown(console, "/health")
+		if strings.Contains(page, "retries work for all queues") == named {
 			t.Errorf("with a breaker set to %s the page of health says that all retries work: %t", to, named)
 		}
+		if strings.Contains(page, "breaker of queue orders") == named || !strings.Contains(page, "breaker of queue mail") ||
+			strings.Contains(page, "<li>1 of a queue whose retries are held back: <a") != named {
+			t.Errorf("with a breaker set to %s Health says it twice, or not at all: %s", to, page)
+		}
 	}
+}
+
+// Of many queues that are held back the overview names those with the most messages waiting.
+func TestTheOverviewNamesFewQueues(t *testing.T) {
+	var all []inspect.Queue
+	for i := range 13 {
+		all = append(all, inspect.Queue{Name: fmt.Sprint("q", i), Waiting: int64(i), Unreachable: "gone"})
+	}
+	_, page, _ := strings.Cut(shown(list(all...), "/"), `id="storms"`)
+	page, _, _ = strings.Cut(page, "</div>")
+	expect.Contains(t, page, "those that are held back", "<bdi>q12</bdi>", "<bdi>q8</bdi>", `<a href="/health#stopped-title">8 more</a>`)
+	expect.Equal(t, strings.Count(page, "<li>"), 6, "lines")
+}
+
+// Two tiles of one name mean two things, and a number that is refreshed alone may not fit what is said below it.
+func TestTheOverviewsNumbers(t *testing.T) {
+	page := shown(list(), "/")
+	expect.Contains(t, page, "the overview", "</i>Parked/min</dt>")
+	expect.Equal(t, strings.Contains(page, `data-live="waiting"`), false, "what waits is refreshed without what of it is held back")
 }
 
 // The overview shows how far the operations are that have not ended, and no empty part where none runs.

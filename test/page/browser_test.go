@@ -743,7 +743,7 @@ func TestPictures(t *testing.T) {
 	for _, scheme := range []string{"light", "dark"} {
 		b.scheme(scheme)
 		// The numbers follow at once, the calendar every few seconds.
-		becomes(`(n => n >= 8 && document.querySelector("#calendar tr:not(.none) td.n"))(document.querySelector('[data-live="waiting"]').textContent)`)
+		becomes(`(n => n >= 8 && document.querySelector("#calendar tr:not(.none) td.n"))(document.querySelector("#numbers a").textContent)`)
 		b.publish("overview-" + scheme)
 	}
 	b.expect("ERR_CONNECTION") // the page outlives the demo
