@@ -97,7 +97,11 @@ another x-dead-letter-exchange: see redrive move.`,
 		if s.dry {
 			will = "would"
 		}
-		enroll.Write(t.shown(), will, plans...)
+		var text strings.Builder
+		enroll.Write(&text, will, plans...)
+		for _, line := range wrapped(text.String(), widthOf(t.shown())) {
+			fmt.Fprintln(t.shown(), line)
+		}
 		return t.change(ctx, nil, "Set %s?", "policy", "policies",
 			func(i int) error { return all[i].Plan.Apply(ctx, m) },
 			"queue %q is enrolled; `redrive unenroll` undoes it")

@@ -18,6 +18,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -281,7 +282,8 @@ func PlanMany(
 			names = append(names, q.Name)
 		}
 	}
-	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	slices.SortFunc(names, hint.Natural)
+	names = slices.Compact(names)
 	all = make([]QueuePlan, len(names))
 	for i, name := range names {
 		q, ok := known[name]
@@ -595,16 +597,31 @@ func (p *Plan) addNotes() {
 func Write(w io.Writer, will string, plans ...*Plan) {
 	var notes []string
 	of := map[string][]string{} // queues, by note
-	for i, p := range plans {
-		if i > 0 {
-			fmt.Fprintln(w)
+	first := map[string]string{}
+	var blocks []string
+	same := map[string][]string{} // queues whose plans differ in their names alone, by a plan without them
+	for _, p := range plans {
+		var block strings.Builder
+		p.write(&block, will)
+		key := strings.NewReplacer(regexp.QuoteMeta(p.Queue.Name), "", p.Queue.Name, "").Replace(block.String())
+		if same[key] = append(same[key], p.Queue.Name); len(same[key]) == 1 {
+			blocks = append(blocks, key)
+			first[key] = block.String()
 		}
-		p.write(w, will)
 		for _, n := range p.Notes {
 			if of[n] == nil {
 				notes = append(notes, n)
 			}
 			of[n] = append(of[n], p.Queue.Name)
+		}
+	}
+	for i, key := range blocks {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprint(w, first[key])
+		if others := same[key][1:]; len(others) > 0 {
+			fmt.Fprintf(w, "the same for %d more, by their names: %s\n", len(others), strings.Join(others, ", "))
 		}
 	}
 	for i, n := range notes {

@@ -56,6 +56,22 @@ func TestPlans(t *testing.T) {
 	}
 }
 
+// Plans that differ in the names alone are one text, and none that differs otherwise is left out.
+func TestEqualPlansAreShownOnce(t *testing.T) {
+	var plans []*Plan
+	for _, q := range []management.Queue{{Name: "orders.1", Type: "quorum"}, {Name: "mail", Type: "classic"},
+		{Name: "orders.2", Type: "quorum"}, {Name: "orders.10", Type: "quorum"}} {
+		p, err := plan(q, nil, serviceTarget(q.Name), false)
+		expect.NoError(t, err)
+		plans = append(plans, p)
+	}
+	var shown strings.Builder
+	Write(&shown, "will", plans...)
+	expect.Contains(t, shown.String(), "the plan", `will set policy "redrive.orders.1", `, `will set policy "redrive.mail", `,
+		"\nthe same for 2 more, by their names: orders.2, orders.10\n\nqueue \"mail\"")
+	expect.Equal(t, strings.Count(shown.String(), "will set policy"), 2, "plans that are shown")
+}
+
 // RabbitMQ lists policies by name, and which of them applies has nothing to do with that order.
 func TestThePolicyOfTheHighestPriorityAppliesInAnyOrder(t *testing.T) {
 	a, b := management.Policy{Name: "a", Pattern: "."}, management.Policy{Name: "b", Pattern: "."}
