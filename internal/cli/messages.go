@@ -213,6 +213,9 @@ func (p *program) decodedBody(r *decode.Result) error {
 	switch {
 	case r == nil:
 		return exitErrorf(ExitNotFound, "it was retried, and its body is not kept any more")
+	case r.Masked != "" && r.Text == "":
+		return exitErrorf(ExitForbidden, "%w", hint.Errorf("--unmask --reason WHY shows it to roles in auth.show",
+			"%s", r.Masked))
 	case r.Text == "" && r.Format != "empty":
 		return exitErrorf(ExitError, "%w", hint.Errorf("see --body hex", "it is not text, but %s", r.Format))
 	case r.Truncated:
@@ -361,7 +364,12 @@ error groups with the most messages, and the messages that are due next.`,
 		others := len(slices.DeleteFunc(slices.Clone(all.Forgotten), func(name string) bool {
 			return slices.ContainsFunc(all.Queues, func(q inspect.Queue) bool { return q.Name == name })
 		}))
-		err = listColumns(p, all, all.Queues, queueColumns(time.Now()))
+		if len(all.Queues) == 0 && p.format == "table" && !p.watching {
+			p.say("", "Nothing has failed yet: a queue is listed from its first failure on. redrive queues QUEUE shows any "+
+				"other, and redrive doctor whether it is enrolled.")
+		} else {
+			err = listColumns(p, all, all.Queues, queueColumns(time.Now()))
+		}
 		if err == nil && others > 0 && p.format == "table" {
 			fmt.Fprintf(p.out, "\n%s: redrive doctor\n", plural(others,
 				"other queue holds messages and has no consumer", "other queues hold messages and have no consumer"))

@@ -205,8 +205,11 @@ func (p *program) tableOn(stream io.Writer) *tableWriter {
 
 // widthOf returns how many characters a line of a terminal has; 0: it is none.
 func widthOf(stream io.Writer) int {
-	if f, ok := stream.(*os.File); ok {
-		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
+	switch to := stream.(type) {
+	case *tableWriter:
+		return to.width
+	case *os.File:
+		if width, _, err := term.GetSize(int(to.Fd())); err == nil {
 			return width
 		}
 	}

@@ -118,7 +118,11 @@ Data goes to standard output, everything else to standard error.
 		if errors.As(err, &unknown) {
 			var names []string
 			c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-			if near := hint.Nearest(unknown.GetSpecifiedName(), names); near != "" {
+			near, begun := hint.Nearest(unknown.GetSpecifiedName(), names), unknown.GetSpecifiedName()+"-"
+			if i := slices.IndexFunc(names, func(s string) bool { return strings.HasPrefix(s, begun) }); i >= 0 {
+				near = names[i]
+			}
+			if near != "" {
 				remedy = fmt.Sprintf(" (did you mean --%s?)", near)
 			}
 		}
@@ -339,10 +343,10 @@ func (p *program) printError(err error) {
 	}
 	// An error may quote a broker, another service or an argument.
 	for line := range strings.SplitSeq(hint.Text(err), "\n") {
-		fmt.Fprintf(p.err, "redrive: %s\n", plain(line))
+		p.say("redrive: ", line)
 	}
 	if remedy := hint.Of(err); remedy != "" {
-		fmt.Fprintf(p.err, "  hint: %s\n", plain(remedy))
+		p.say("  hint: ", remedy)
 	}
 	var problem *httpapi.Problem
 	if errors.As(err, &problem) && problem.At != nil && p.query != "" {
@@ -350,6 +354,18 @@ func (p *program) printError(err error) {
 			fmt.Fprintf(p.err, "  %s\n", strings.TrimRight(plain(line), " "))
 		}
 		fmt.Fprintln(p.err, "  hint: redrive help query")
+	}
+}
+
+// say writes a text after its head on standard error, in lines that fit the terminal.
+func (p *program) say(head, text string) {
+	width := widthOf(p.err)
+	if width > 0 {
+		width = max(minRoom, width-len(head))
+	}
+	for _, line := range wrapped(plain(text), width) {
+		fmt.Fprintln(p.err, head+line)
+		head = strings.Repeat(" ", len(head))
 	}
 }
 

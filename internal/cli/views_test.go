@@ -624,6 +624,9 @@ func TestAHiddenBodySaysWhy(t *testing.T) {
 	var b bytes.Buffer
 	must(t, (&program{out: &b}).steps(&decode.Result{Format: "hidden", Masked: "Hidden: your role does not see this body"}))
 	expect.Equal(t, strings.TrimSpace(b.String()), "Hidden: your role does not see this body", "the body")
+	err := (&program{out: &b}).decodedBody(&decode.Result{Format: "hidden", Masked: "Hidden: your role does not see this body"})
+	expect.Equal(t, fmt.Sprint(codeOf(err), ": ", err), "4: Hidden: your role does not see this body; --unmask --reason WHY shows it "+
+		"to roles in auth.show", "--body decoded")
 }
 
 // After an adoption the next commands are there.
@@ -961,6 +964,13 @@ func TestHintsAreOnLinesOfTheirOwn(t *testing.T) {
 	if got := b.String(); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
+	b.Reset()
+	w := &tableWriter{to: &b, width: 40}
+	p.err = w
+	p.printError(hint.Errorf("stop the other one, or name another folder", "the folder of the service is in use"))
+	must(t, w.Flush())
+	expect.Equal(t, b.String(), "redrive: the folder of the service is in\n         use\n  hint: stop the other one, or name\n        another folder\n",
+		"at 40 columns")
 }
 
 func TestAVersionComesFromTheReleaseOrFromWhatGoRecords(t *testing.T) {
