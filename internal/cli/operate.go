@@ -601,7 +601,11 @@ type operationShown struct {
 
 func (s *operationShown) table(w io.Writer) {
 	now := time.Now()
-	rows(w, operations.Columns, []operations.Operation{s.Operation}, now)
+	var all [][2]string
+	for _, c := range operations.Columns {
+		all = append(all, [2]string{cmp.Or(c.Head, c.Field), valueText(c.Of(s.Operation), now)})
+	}
+	pairs(w, all)
 	if s.About != "" {
 		fmt.Fprintln(w)
 		prose(w, "query: "+s.Query)

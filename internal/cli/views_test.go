@@ -1224,7 +1224,13 @@ func TestTheStateOfACanary(t *testing.T) {
 	op.Why, op.Count, op.Replayed = "", 30, nil
 	var out strings.Builder
 	op.Query, op.About = "group:5a1f0c2b9e3d4a76", "no stock of #"
+	op.StartedBy, op.Replayed = "ann", &operations.Replayed{}
 	shown := operationShown{Operation: op}
+	narrow := &tableWriter{to: &out, width: 60}
+	shown.table(narrow)
+	must(t, narrow.Flush())
+	expect.Contains(t, out.String(), "at 60 columns", "\nFailed again  0\n", "\nBy            ann\n")
+	out.Reset()
 	shown.table(&out)
 	expect.Contains(t, out.String(), "it is shown as", "\n"+barOf(op, 0)+"\n", "no stock of #", "\nquery: group:5a1f0c2b9e3d4a76\n")
 }
