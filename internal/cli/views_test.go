@@ -278,6 +278,14 @@ func TestCSVHasNoFormulas(t *testing.T) {
 	names, cells := inspect.CSV[inspect.Message]()
 	at, size := slices.Index(names, "size"), 12
 	expect.Equal(t, cells(inspect.Message{Size: &size})[at]+cells(inspect.Message{})[at], "12", "a size that is known, and one that is not")
+	// What RabbitMQ says of a queue is there, as in the table.
+	columns, queue := inspect.CSV[inspect.Queue]()
+	for i, at := range []*inspect.AtBroker{nil, {Exists: true, Kind: "quorum", Consumers: 2, Ready: 5}} {
+		cells := queue(inspect.Queue{Name: "orders", Broker: at})
+		for name, want := range map[string]string{"queue": "orders", "kind": []string{"", "quorum"}[i], "consumers": []string{"", "2"}[i]} {
+			expect.Equal(t, cells[slices.Index(columns, name)], want, "%s", name)
+		}
+	}
 }
 
 // A list without rows says so, beside the data.

@@ -5,6 +5,7 @@ import (
 	"math"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,21 +46,32 @@ func (c Column[T]) Of(v T) any {
 }
 
 // CSV returns the columns of a list of T, and a value's row of them: the fields that fit into a cell, named as in
-// JSON, but for those that are tagged csv:"-". What a spreadsheet would take for a formula is made text: whoever
-// publishes a message must not run commands on the machine of whoever opens the table.
+// JSON, but for those that are tagged csv:"-", and the fields of those that are tagged csv:"+". What a spreadsheet
+// would take for a formula is made text: whoever publishes a message must not run commands on the machine of whoever
+// opens the table.
 func CSV[T any]() (names []string, row func(T) []string) {
 	var at [][]int
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[T]()) {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if name == "" || name == "-" || f.Tag.Get("csv") == "-" || !isCell(f.Type) {
-			continue
+	var add func(of reflect.Type, index []int)
+	add = func(of reflect.Type, index []int) {
+		for _, f := range reflect.VisibleFields(of) {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			switch here := slices.Concat(index, f.Index); {
+			case f.Tag.Get("csv") == "+":
+				add(f.Type.Elem(), here)
+			case name != "" && name != "-" && f.Tag.Get("csv") != "-" && isCell(f.Type):
+				names, at = append(names, name), append(at, here)
+			}
 		}
-		names, at = append(names, name), append(at, f.Index)
 	}
+	add(reflect.TypeFor[T](), nil)
 	return names, func(v T) []string {
 		row, whole := make([]string, len(at)), reflect.ValueOf(v)
 		for i, index := range at {
-			x := whole.FieldByIndex(index).Interface()
+			f, err := whole.FieldByIndexErr(index)
+			if err != nil { // of a nil pointer
+				continue
+			}
+			x := f.Interface()
 			if v := reflect.ValueOf(x); v.Kind() == reflect.Pointer {
 				if v.IsNil() {
 					continue
