@@ -1410,7 +1410,7 @@ func TestTheOverviewNamesWhatIsPaused(t *testing.T) {
 			t.Errorf("with a breaker set to %s the page of health says that all retries work: %t", to, named)
 		}
 		if strings.Contains(page, "breaker of queue orders") == named || !strings.Contains(page, "breaker of queue mail") ||
-			strings.Contains(page, "<li>1 of a queue whose retries are held back: <a") != named {
+			strings.Contains(page, "<li>1 more: see <a href=\"#stopped-title\">") != named {
 			t.Errorf("with a breaker set to %s Health says it twice, or not at all: %s", to, page)
 		}
 	}
