@@ -368,3 +368,12 @@ func TestLoopback(t *testing.T) {
 }
 
 var must, errOf = expect.NoError, expect.ErrOf
+
+// Who signs in as guest learns why that cannot be, whatever the password was.
+func TestGuestIsRefusedWithTheReason(t *testing.T) {
+	_, h, _ := guarded(t, Config{Users: &Users{}})
+	r := httptest.NewRequest("POST", SignInPath, strings.NewReader("user=guest&password=x"))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	w := request(h, "POST", SignInPath, func(is *http.Request) { is.Body, is.Header = r.Body, r.Header })
+	expect.Equal(t, w.Header().Get("Location"), "/signin?error=guest&next=%2F", "it leads to")
+}

@@ -94,6 +94,8 @@ func NewUsers(client *management.Client, vhost string, grants map[string]Grant, 
 	return users
 }
 
+var errGuest = hint.Errorf("make a user of your own", "%w: RabbitMQ's user guest cannot sign in here", ErrSignIn)
+
 // SignIn returns the caller with this name and password in RabbitMQ. Its errors are ErrSignIn,
 // ErrForbidden (a user without a role here), *TooMany and ErrUnchecked. Failures count for the
 // name from this address, so that an attacker locks out no one else behind the same proxy; for
@@ -106,8 +108,7 @@ func (u *Users) SignIn(ctx context.Context, name, password, from string) (Caller
 	if name == "guest" {
 		// RabbitMQ lets it in only from its own machine, since everybody knows its
 		// password; asked by a service on that machine it would let in everybody.
-		return Caller{}, hint.Errorf("make a user of your own", "%w: RabbitMQ's user guest cannot sign in here",
-			ErrSignIn)
+		return Caller{}, errGuest
 	}
 	if len(name) > maxName || strings.Contains(name, ":") {
 		// On the way to RabbitMQ a colon ends the name: it would be a guess at the

@@ -67,7 +67,7 @@ type credentials struct {
 
 // SignIn begins a session, for a form of the page (fields user and password, or
 // token, and next, where to go on) or JSON of the same names. A form that fails comes
-// back to the page with error=refused, slow (too many attempts) or unreachable
+// back to the page with error=refused, guest, slow (too many attempts) or unreachable
 // (RabbitMQ).
 func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, 64<<10)
@@ -145,6 +145,8 @@ func readCredentials(r *http.Request) (in credentials, form bool, err error) {
 // signInError returns the value of the sign-in page's parameter error.
 func signInError(err error) string {
 	switch {
+	case errors.Is(err, errGuest): // whatever the password
+		return "guest"
 	case errors.Is(err, ErrSignIn), errors.Is(err, ErrForbidden):
 		return "refused"
 	case errors.As(err, new(*TooMany)):

@@ -198,6 +198,7 @@ type signInData struct {
 // refusals are the form's error texts, by the error in its URL.
 var refusals = map[string]string{
 	"refused":     "That user and password, or that token, is not valid here.",
+	"guest":       "RabbitMQ's user guest cannot sign in here: make a user of your own.",
 	"unreachable": "RabbitMQ's management API does not answer, so no user can be checked now. A token works.",
 	"slow":        "Too many tries. Wait a minute.",
 	"expired":     "Your session has ended.",

@@ -289,6 +289,9 @@ func TestTheSignInPage(t *testing.T) {
 			t.Errorf("no %s: %s", want, is)
 		}
 	}
+	if is := get(h(""), "/signin?error=guest"); !strings.Contains(is, "user guest cannot sign in here: make a user") {
+		t.Errorf("who tried as guest is told %s", is)
+	}
 	for _, h := range []http.Handler{h(""), Handler(nil, Options{})} {
 		if is := get(h, "/signin"); strings.Contains(is, "oidc") || !strings.Contains(is, `value="" autofocus`) {
 			t.Errorf("without a provider: %s", is)
