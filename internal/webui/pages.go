@@ -233,6 +233,10 @@ func (s *server) policies(r *http.Request, c auth.Caller) (view, error) {
 		}
 		views = append(views, v)
 	}
+	for i := range views {
+		slices.SortFunc(views[i].Names, hint.Natural)
+		views[i].Queues = slices.SortedFunc(slices.Values(views[i].Queues), hint.Natural)
+	}
 	return view{template: "policies", title: "Policies", nav: "/policies", data: views}, err
 }
 

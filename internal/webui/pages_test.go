@@ -1017,6 +1017,7 @@ func (l ladders) Policies(context.Context, auth.Caller) ([]inspect.PolicyInForce
 func TestEqualPoliciesAreDrawnOnce(t *testing.T) {
 	var l ladders
 	for i := range 13 {
+		i = 12 - i
 		p := inspect.PolicyInForce{Name: fmt.Sprint("p", i), Queues: []string{fmt.Sprint("queue.", i)}, Attempts: 1_000_000,
 			Jitter: "none", Settled: 3, Total: "115d 17h", Failures: int64(i)}
 		for n := range 100 {
@@ -1027,7 +1028,8 @@ func TestEqualPoliciesAreDrawnOnce(t *testing.T) {
 	page := shown(l, "/policies")
 	expect.Equal(t, strings.Count(page, `class="card policy"`), 1, "cards")
 	expect.Equal(t, strings.Count(page, `class="most"`), 10, "bars")
-	expect.Contains(t, page, "the policies", `<bdi>p0</bdi>, <bdi>p1</bdi>`, `<code><bdi>queue.12</bdi></code>`,
+	expect.Contains(t, page, "the policies", `<bdi>p0</bdi>, <bdi>p1</bdi>, <bdi>p2</bdi>`, `<bdi>p9</bdi> and 3 more</h2>`,
+		`queue.9</bdi></code> <details><summary>3 more</summary><code><bdi>queue.10</bdi></code> <code><bdi>queue.11</bdi></code>`,
 		"; 115d 17h in all</caption>", "and 999,989 waits more, like the last")
 	for i := range l.all {
 		l.all[i].Settled = 100
