@@ -383,6 +383,40 @@ func TestGroupStates(t *testing.T) {
 	})
 }
 
+// What is decided about an error holds in all queues that the caller sees.
+func TestAnErrorIsDecidedForAllItsQueues(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		for _, queue := range []string{"mail", "orders", "stock"} {
+			r := record(queue, store.Parked, "body")
+			r.Error = "boom"
+			d.add(t, r)
+		}
+		all, err := d.Errors(ctx, operator, "", "", "", 0)
+		must(t, err)
+		expect.Equal(t, len(all.Groups), 1, "errors")
+		id := all.Groups[0].Key()
+		is := func(want string) {
+			t.Helper()
+			g, err := d.Group(ctx, operator, id)
+			must(t, err)
+			expect.Equal(t, g.StateText()+", "+g.Note, want, "it is")
+		}
+		theirs := caller(auth.Operator, "mail", "stock")
+		must(t, d.SetGroupState(ctx, theirs, id, inspect.Resolved, ""))
+		must(t, d.NoteGroup(ctx, theirs, id, "ticket 7"))
+		is("open in 1, resolved in 2, ticket 7")
+		must(t, d.SetGroupState(ctx, operator, id, inspect.Acknowledged, ""))
+		must(t, d.NoteGroup(ctx, operator, id, ""))
+		is("acknowledged, ")
+		var did []string
+		for _, e := range d.audit.Entries() {
+			did = append(did, e.Did)
+		}
+		expect.Equal(t, strings.Join(did, ", "), strings.Repeat("group resolved, ", 2)+strings.Repeat("note, ", 2)+
+			strings.Repeat("group acknowledged, ", 3)+"note, note, note", "the audit log")
+	})
+}
+
 // The states of groups without messages are dropped after a month, and earlier where there are very many.
 func TestStatesOfGroupsThatAreGone(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {

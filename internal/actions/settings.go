@@ -249,7 +249,7 @@ func (a *Actions) Breaker(ctx context.Context, by auth.Caller, queue, to, reason
 // maxNoteLen is in characters.
 const maxNoteLen = 2000
 
-// NoteGroup sets the note of an error group; "" removes it.
+// NoteGroup sets the note of a group, or of an error in all queues; "" removes it.
 func (a *Actions) NoteGroup(ctx context.Context, by auth.Caller, groupID, note string) error {
 	if err := a.Permit(by, auth.Operator, "note", groupID); err != nil {
 		return err
@@ -257,20 +257,20 @@ func (a *Actions) NoteGroup(ctx context.Context, by auth.Caller, groupID, note s
 	if utf8.RuneCountInString(note) > maxNoteLen {
 		return fmt.Errorf("%w: the note has more than %d characters", inspect.ErrInvalid, maxNoteLen)
 	}
-	g, err := a.Inspect.GroupCount(ctx, by, groupID)
-	if err != nil {
-		return err
+	groups, err := a.Inspect.GroupsNamed(ctx, by, groupID)
+	for _, g := range groups {
+		e := store.Entry{Name: "group/" + g.ID.String() + "/note"}
+		if note != "" {
+			e.Value = []byte(note)
+		}
+		err = errors.Join(err, a.Logged(by, "note", "group "+g.ID.String()+" of "+g.Queue, "", func() error {
+			return a.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{e})
+		}))
 	}
-	e := store.Entry{Name: "group/" + g.ID.String() + "/note"}
-	if note != "" {
-		e.Value = []byte(note)
-	}
-	return a.Logged(by, "note", "group "+g.ID.String()+" of "+g.Queue, "", func() error {
-		return a.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{e})
-	})
+	return err
 }
 
-// SetGroupState sets what people have decided about an error group, with a note such as a ticket.
+// SetGroupState sets what people have decided about a group, or an error in all queues, with a note such as a ticket.
 func (a *Actions) SetGroupState(ctx context.Context, by auth.Caller, groupID, state, note string) error {
 	if !slices.Contains(inspect.GroupStates, state) {
 		return fmt.Errorf("%w: the state is %.40q, and must be open, acknowledged, ignored or resolved",
@@ -279,15 +279,16 @@ func (a *Actions) SetGroupState(ctx context.Context, by auth.Caller, groupID, st
 	if err := a.Permit(by, auth.Operator, "group "+state, groupID); err != nil {
 		return err
 	}
-	g, err := a.Inspect.GroupCount(ctx, by, groupID)
-	if err != nil {
-		return err
+	groups, err := a.Inspect.GroupsNamed(ctx, by, groupID)
+	for _, g := range groups {
+		e := store.Entry{Name: store.GroupStatePrefix + g.ID.String()}
+		var failed error
+		if e.Value, failed = json.Marshal(inspect.NewGroupState(&g, state, by.Name, note, a.now())); failed == nil {
+			failed = a.set(ctx, by, "group "+state, "group "+g.ID.String()+" of "+g.Queue, note, e, func() {})
+		}
+		err = errors.Join(err, failed)
 	}
-	e := store.Entry{Name: store.GroupStatePrefix + g.ID.String()}
-	if e.Value, err = json.Marshal(inspect.NewGroupState(&g, state, by.Name, note, a.now())); err != nil {
-		return err
-	}
-	return a.set(ctx, by, "group "+state, "group "+g.ID.String()+" of "+g.Queue, note, e, func() {})
+	return err
 }
 
 // A group's state is dropped when the group has been gone since goneFor after it was set, or when there are

@@ -450,9 +450,11 @@ func queueDetail(w io.Writer, q inspect.QueueDetail, now time.Time) {
 	}
 }
 
-// without returns the columns of all fields but these.
+// without returns all columns but those of these fields, or with these heads.
 func without[T any](all []column[T], fields ...string) []column[T] {
-	return slices.DeleteFunc(slices.Clone(all), func(c column[T]) bool { return slices.Contains(fields, c.Field) })
+	return slices.DeleteFunc(slices.Clone(all), func(c column[T]) bool {
+		return slices.Contains(fields, cmp.Or(c.Field, c.Head))
+	})
 }
 
 func retries(q inspect.Queue, now time.Time) string {
@@ -474,15 +476,18 @@ func retries(q inspect.Queue, now time.Time) string {
 func (p *program) groups() *cobra.Command {
 	var f queryFlags
 	var note string
+	var byQueue bool
+	var limit int
 	c := &cobra.Command{
 		Use:   "groups [QUERY | ID]",
 		Short: "Show error groups: messages that failed with the same error, those with the most kept messages first",
-		Long: `A group has the messages of a queue with the same error, once numbers, ids and times are
-taken out; or with the same reason and type where no error is known. Of one group, by its
-ID, it shows the newest error as it came, and what the messages have in common; --state sets
-its state: open, acknowledged, ignored until it fails ten times as often in a day, or resolved
-until a message fails with it again. Without --state, a list leaves out ignored and resolved
-ones. To see a group's messages: redrive messages list group:ID`,
+		Long: `A group has the messages with the same error, once numbers, ids and times are taken out; or
+with the same reason and type where no error is known. An error in several queues is one
+line, and its ID stands for it in all queues; --by-queue lists each queue's group, with an
+ID of its own. Of one, by its ID, it shows the newest error as it came, and what the messages
+have in common; --state sets its state: open, acknowledged, ignored until it fails ten times
+as often in a day, or resolved until a message fails with it again. Without --state, a list
+leaves out ignored and resolved ones. To see a group's messages: redrive messages list group:ID`,
 		Example: "  redrive groups state:parked\n  redrive groups --state ignored\n" +
 			"  redrive groups 5a1f0c2b9e3d4a76\n" +
 			"  redrive groups 5a1f0c2b9e3d4a76 --state acknowledged --note 'ticket 4711'",
@@ -494,7 +499,12 @@ ones. To see a group's messages: redrive messages list group:ID`,
 		"or discarded"
 	c.Flags().Lookup("state").Usage = expected
 	c.Flags().StringVar(&note, "note", "", "with ID and --state: such as a ticket or a link")
+	c.Flags().BoolVar(&byQueue, "by-queue", false, "a line for each queue that has the error")
+	c.Flags().IntVar(&limit, "limit", 100, "the most to show")
 	c = p.withClient(c, func(ctx context.Context, client httpapi.Client, args []string) error {
+		if limit < 1 {
+			return fmt.Errorf("--limit %d: expected at least 1: %w", limit, errUsage)
+		}
 		f, state := f, ""
 		if slices.Contains(values, f.state) {
 			f.state, state = "", f.state
@@ -524,17 +534,24 @@ ones. To see a group's messages: redrive messages list group:ID`,
 			if err != nil {
 				return err
 			}
-			return write(p, g, func(g inspect.GroupDetail) string { return g.ID },
+			return write(p, g, func(g inspect.GroupDetail) string { return g.Key() },
 				func(w io.Writer) { groupDetail(w, g) })
 		}
-		all, err := client.Groups(ctx, query, state)
+		by := "error"
+		if byQueue {
+			by = "queue"
+		}
+		all, err := client.FirstGroups(ctx, query, state, by, limit)
 		if err != nil {
 			return err
 		}
 		err = listColumns(p, all, all.Groups, inspect.GroupColumns)
 		if err == nil && len(all.Groups) > 0 && p.format == "table" {
 			fmt.Fprintf(p.out, "\nMore about the first, and its messages:\n  redrive groups %[1]s\n"+
-				"  redrive messages list group:%[1]s\n", plain(all.Groups[0].ID))
+				"  redrive messages list group:%[1]s\n", plain(all.Groups[0].Key()))
+		}
+		if more := all.Total - len(all.Groups); err == nil && more > 0 {
+			fmt.Fprintf(p.err, "and %s more: --limit %d\n", count(more), all.Total)
 		}
 		return err
 	})
@@ -544,11 +561,15 @@ ones. To see a group's messages: redrive messages list group:ID`,
 
 // groupDetail shows one group, as its page does.
 func groupDetail(w io.Writer, g inspect.GroupDetail) {
-	all := [][2]string{{"ID", g.ID}, {"Queue", g.Queue}, {"Waiting", count(g.Waiting)}, {"Parked", count(g.Parked)},
-		{"Discarded", count(g.Discarded)}, {"First", timeText(&g.First)}, {"Last", timeText(&g.Last)},
+	all := [][2]string{{"ID", g.Key()}, {"Queue", g.Queues()},
+		{"Waiting", count(g.Waiting)}, {"Parked", count(g.Parked)}, {"Discarded", count(g.Discarded)},
+		{"First", timeText(&g.First)}, {"Last", timeText(&g.Last)},
 		{"Failed", g.Trend()}, {"Grouped as", g.What()},
 		{"Note", g.Note}, {"State", g.StateText()},
 		{"Set by", g.StateBy}, {"Set at", timeText(g.StateAt)}, {"Ticket", g.StateNote}}
+	if g.Partial {
+		all = append(all, [2]string{"Also in", "other queues: redrive groups " + g.ErrorID})
+	}
 	if g.Newest != nil {
 		all = append(all, [2]string{"Newest error", g.Newest.Error},
 			[2]string{"Newest", "redrive messages show " + g.Newest.Key})
@@ -560,11 +581,15 @@ func groupDetail(w io.Writer, g inspect.GroupDetail) {
 		all = append(all, [2]string{"Looked at", "the newest " + count(g.Looked) + ", for what follows"})
 	}
 	all = append(all, [2]string{"Types", shares(g.Types)}, [2]string{"Failures", shares(g.Attempts)},
-		[2]string{"Messages", "redrive messages list group:" + g.ID})
+		[2]string{"Messages", "redrive messages list group:" + g.Key()})
 	if g.Parked > 0 {
-		all = append(all, [2]string{"Then replay", "redrive replay 'state:parked group:" + g.ID + "' --canary 1"})
+		all = append(all, [2]string{"Then replay", "redrive replay 'state:parked group:" + g.Key() + "' --canary 1"})
 	}
 	pairs(w, all)
+	if len(g.ByQueue) > 0 {
+		fmt.Fprintln(w)
+		rows(w, without(inspect.GroupColumns, "What"), g.ByQueue, time.Now())
+	}
 }
 
 func shares(all []inspect.Share) string {

@@ -51,6 +51,17 @@ func Other(queue string, maxGroups int) Group {
 		Pattern: fmt.Sprintf("other errors (more than %d different ones are kept)", maxGroups)}
 }
 
+// Everywhere returns the id of the error in whichever queue, as if all were one queue without a name.
+func (g Group) Everywhere() ID {
+	switch {
+	case g.ID == idOf(other, g.Queue, "", ""):
+		return idOf(other, "", "", "")
+	case g.Pattern != "":
+		return idOf(byError, "", g.Pattern, "")
+	}
+	return idOf(byReason, "", g.Reason, g.Type)
+}
+
 func idOf(kind byte, queue, a, b string) ID {
 	var buf [maxPattern + 300]byte
 	in := append(buf[:0], kind)

@@ -114,20 +114,27 @@ func TestDifferentTroublesStayApart(t *testing.T) {
 // Stores index by these, and people keep links to them.
 func TestIDsNeverChange(t *testing.T) {
 	for _, c := range []struct {
-		g    Group
-		want string
+		g                Group
+		want, everywhere string
 	}{
-		{Of("orders", "rejected", "", "order.created"), "0a420a964e863bfa"},
-		{Of("orders", "rejected", "order 4711 not found", ""), "58b3e95ca59d4796"},
-		{Of("orders", "reported", "HTTP/1.1 503 at 10.0.0.1:80, 2026-11-21T10:42:53Z", ""), "9fdeebbf37d58cdb"},
-		{Other("orders", 10_000), "f2e54856d37f2f41"},
+		{Of("orders", "rejected", "", "order.created"), "0a420a964e863bfa", "e5b838d277f99dd6"},
+		{Of("orders", "rejected", "order 4711 not found", ""), "58b3e95ca59d4796", "928680e2d5bcecfd"},
+		{Of("orders", "reported", "HTTP/1.1 503 at 10.0.0.1:80, 2026-11-21T10:42:53Z", ""), "9fdeebbf37d58cdb", "42899cab17cdb57f"},
+		{Other("orders", 10_000), "f2e54856d37f2f41", "9d9f290527a6be62"},
 	} {
 		if c.g.ID.String() != c.want {
 			t.Errorf("%+v has the ID %s, want %s", c.g, c.g.ID, c.want)
 		}
+		if id := c.g.Everywhere(); id.String() != c.everywhere || id == c.g.ID {
+			t.Errorf("%+v has everywhere the ID %s, want %s", c.g, id, c.everywhere)
+		}
 		if id, err := Parse(c.g.ID.String()); err != nil || id != c.g.ID {
 			t.Errorf("read back as %s, %v", id, err)
 		}
+	}
+	if Of("mail", "reported", "order 7 not found", "t").Everywhere() != Of("orders", "rejected", "order 4711 not found", "").Everywhere() ||
+		Other("mail", 1).Everywhere() != Other("orders", 2).Everywhere() {
+		t.Error("one error has two IDs in two queues")
 	}
 	for _, bad := range []string{"", "x", "00112233445566", "001122334455667788", "001122334455667g"} {
 		if _, err := Parse(bad); err == nil {

@@ -849,6 +849,11 @@ func TestPagesHaveEachOnce(t *testing.T) {
 			t.Errorf("%s has %d on %d pages", path, len(seen), pages)
 		}
 	}
+	var p inspect.GroupPage
+	decodeInto(t, lookAt(t, service, "/api/v1/groups?by=error"), &p)
+	if p.Total != 1 || p.After != "" || len(p.Groups[0].Same) != queues-1 || p.Groups[0].Partial {
+		t.Errorf("by error there are %d, and then %q: %+v", p.Total, p.After, p.Groups)
+	}
 }
 
 // A queue with blocked retries is in the overview, however many others there are.

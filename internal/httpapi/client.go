@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"os"
@@ -317,14 +318,21 @@ func (c Client) Show(ctx context.Context, id, reason string) (d inspect.Detail, 
 
 // Groups of failures among what a query finds, by state: all of them, page by page.
 func (c Client) Groups(ctx context.Context, query, state string) (all inspect.GroupPage, err error) {
+	return c.FirstGroups(ctx, query, state, "queue", math.MaxInt)
+}
+
+// FirstGroups are the first of Groups, by queue, or by error: those of all queues in one.
+func (c Client) FirstGroups(
+	ctx context.Context, query, state, by string, limit int,
+) (all inspect.GroupPage, err error) {
 	for after := ""; ; {
 		var next inspect.GroupPage
-		if err := c.call(ctx, http.MethodGet, v1+"/groups", page(after, maxPaged, "q", query, "state", state), nil,
-			&next); err != nil {
+		if err := c.call(ctx, http.MethodGet, v1+"/groups", page(after, min(limit-len(all.Groups), maxPaged),
+			"q", query, "state", state, "by", by), nil, &next); err != nil {
 			return all, err
 		}
 		all.Groups, all.Total = append(all.Groups, next.Groups...), next.Total
-		if after = next.After; after == "" {
+		if after = next.After; after == "" || len(all.Groups) >= limit {
 			return all, nil
 		}
 	}

@@ -114,12 +114,16 @@ func (a *API) showRoutes() {
 		func(ctx context.Context, c auth.Caller, in *struct {
 			Query
 			State string `query:"state" enum:"open,acknowledged,ignored,resolved,all" doc:"Left out: the first two."`
+			By    string `query:"by" enum:"queue,error" doc:"error: one error in several queues is one group."`
 			Paged
 		}) (inspect.GroupPage, error) {
+			if in.By == "error" {
+				return a.Console.Errors(ctx, c, in.Q, in.State, in.After, in.Limit)
+			}
 			return a.Console.Groups(ctx, c, in.Q, in.State, in.After, in.Limit)
 		})
 	handle(a, route(http.MethodGet, "/groups/{id}", "group", "See",
-		"A group of failures: its newest error, and what its messages have in common"),
+		"A group, or an error in all queues: the newest, and what its messages have in common"),
 		func(ctx context.Context, c auth.Caller, in *Named) (inspect.GroupDetail, error) {
 			return a.Console.Group(ctx, c, in.ID)
 		})
@@ -300,7 +304,7 @@ func (a *API) actRoutes() {
 		return a.Console.Edit(ctx, c, in.Body)
 	})
 
-	handleNothing(a, route(http.MethodPut, "/groups/{id}/note", "note", "Act", "Set a group's note"),
+	handleNothing(a, route(http.MethodPut, "/groups/{id}/note", "note", "Act", "Set a group's or error's note"),
 		func(ctx context.Context, c auth.Caller, in *struct {
 			Named
 			Body Note
@@ -308,7 +312,7 @@ func (a *API) actRoutes() {
 			return a.Console.NoteGroup(ctx, c, in.ID, in.Body.Note)
 		})
 
-	handleNothing(a, route(http.MethodPost, "/groups/{id}/state", "group-state", "Act", "Set a group's state"),
+	handleNothing(a, route(http.MethodPost, "/groups/{id}/state", "group-state", "Act", "Set a group's or error's state"),
 		func(ctx context.Context, c auth.Caller, in *struct {
 			Named
 			Body GroupState

@@ -22,6 +22,7 @@ import (
 // Group is an error group: the failures with the same error.
 type Group struct {
 	ID        string    `json:"id"`
+	ErrorID   string    `json:"error_id" doc:"Names the error in all queues, wherever an id of a group does."`
 	Queue     string    `json:"queue"`
 	Reason    string    `json:"reason"`
 	Error     string    `json:"error,omitempty" doc:"With numbers, ids and times replaced."`
@@ -35,6 +36,11 @@ type Group struct {
 	Note      string    `json:"note,omitempty"`
 	Rule      string    `json:"rule" doc:"A rule in YAML that would park such failures at once."`
 	GroupState
+
+	// Of a line for several queues, whose ID and Queue are the largest's.
+	Same    []string       `json:"same,omitempty" doc:"Groups of other queues, counted here too."`
+	Partial bool           `json:"partial,omitempty" csv:"-" doc:"Still others with this error are left out."`
+	States  map[string]int `json:"states,omitempty" doc:"Where the states differ: how many groups have each."`
 }
 
 // GroupState is what people have decided about a group.
@@ -120,20 +126,51 @@ func SetGroupStates(ctx context.Context, s settings) (map[string]GroupState, err
 	return all, err
 }
 
-// Query returns a query that finds the messages of the group.
-func (g Group) Query() string { return "group:" + g.ID }
-
-// TopGroup is the largest of the groups with one error, with the counts of all.
-type TopGroup struct {
-	Group
-	Same []string `json:"same,omitempty" doc:"Groups of other queues with this error, whose messages count here too."`
+// Key names the group, or the error if it is of several queues, wherever a group's id does.
+func (g Group) Key() string {
+	if len(g.Same) > 0 {
+		return g.ErrorID
+	}
+	return g.ID
 }
 
-// Query returns a query that finds the messages of them all.
-func (g TopGroup) Query() string { return GroupsQuery(append([]string{g.ID}, g.Same...)...) }
+// Keys names all that is counted here, separated by blanks.
+func (g Group) Keys() string {
+	if g.Partial {
+		return strings.Join(append([]string{g.ID}, g.Same...), " ")
+	}
+	return g.Key()
+}
 
-// Queues returns how many queues have the error.
-func (g TopGroup) Queues() int { return 1 + len(g.Same) }
+// Query returns a query that finds the messages that are counted here.
+func (g Group) Query() string {
+	if len(g.Same) > 0 && g.Partial {
+		return GroupsQuery(strings.Fields(g.Keys())...)
+	}
+	return "group:" + g.Key()
+}
+
+// Queues names the queue, and says how many others there are.
+func (g Group) Queues() string {
+	if n := len(g.Same); n > 0 {
+		return fmt.Sprintf("%s and %d more", g.Queue, n)
+	}
+	return g.Queue
+}
+
+// StateText describes the state for people, also where the groups of the queues differ.
+func (g Group) StateText() string {
+	if len(g.States) == 0 {
+		return g.GroupState.StateText()
+	}
+	var parts []string
+	for _, state := range GroupStates {
+		if n := g.States[state]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s in %d", state, n))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
 
 // GroupsQuery returns a query that finds the messages of groups.
 func GroupsQuery(ids ...string) string {
@@ -147,25 +184,42 @@ func GroupsQuery(ids ...string) string {
 	return "(" + strings.Join(terms, " OR ") + ")"
 }
 
-// maxSame is how many groups one line covers; more would not fit into a query.
+// maxSame is how many groups a query can name, in a line that leaves out others with its error.
 const maxSame = 100
 
-// topGroups returns the errors with the most messages, each once for all queues.
-func (in *Inspector) topGroups(groups []store.GroupCount, set map[string]GroupState) []TopGroup {
-	slices.SortFunc(groups, func(a, b store.GroupCount) int { return placeOf(&a).compare(placeOf(&b)) })
-	type key struct{ pattern, reason, kind string }
-	all, same := []store.GroupCount{}, map[string][]string{} // by the largest's id
-	places := map[key]int{}
-	for _, g := range groups {
-		of := key{g.Pattern, g.Reason, g.Type}
-		at, ok := places[of]
-		if !ok || len(same[all[at].ID.String()]) == maxSame-1 {
-			places[of] = len(all)
-			all = append(all, g)
+// joined is the groups of queues with one error: the largest's, with the counts of all.
+type joined struct {
+	store.GroupCount
+	of      []*store.GroupCount // the largest first
+	partial bool                // others with this error were not kept
+}
+
+func ofError(g *store.GroupCount) errorgroup.ID { return g.Error }
+
+// joinedBy joins the groups with the same key, of those that keep keeps.
+func joinedBy(
+	key func(*store.GroupCount) errorgroup.ID, groups []store.GroupCount, keep func(*store.GroupCount) bool,
+) (all []*joined) {
+	var kept []*store.GroupCount
+	left := map[errorgroup.ID]bool{}
+	for i := range groups {
+		if g := &groups[i]; keep(g) {
+			kept = append(kept, g)
+		} else {
+			left[key(g)] = true
+		}
+	}
+	slices.SortFunc(kept, func(a, b *store.GroupCount) int { return placeOf(a).compare(placeOf(b)) })
+	known := map[errorgroup.ID]*joined{}
+	for _, g := range kept {
+		sum := known[key(g)]
+		if sum == nil || sum.partial && len(sum.of) == maxSame {
+			sum = &joined{GroupCount: *g, of: []*store.GroupCount{g}, partial: left[key(g)]}
+			known[key(g)] = sum
+			all = append(all, sum)
 			continue
 		}
-		sum := &all[at]
-		same[sum.ID.String()] = append(same[sum.ID.String()], g.ID.String())
+		sum.of = append(sum.of, g)
 		sum.Waiting, sum.Parked, sum.Discarded = sum.Waiting+g.Waiting, sum.Parked+g.Parked, sum.Discarded+g.Discarded
 		for i, n := range g.Hours {
 			sum.Hours[i] += n
@@ -176,24 +230,49 @@ func (in *Inspector) topGroups(groups []store.GroupCount, set map[string]GroupSt
 		if g.Last.After(sum.Last) {
 			sum.Last = g.Last
 		}
+		if g.Note != "" && !slices.Contains(strings.Split(sum.Note, "; "), g.Note) {
+			sum.Note = strings.TrimPrefix(sum.Note+"; "+g.Note, "; ")
+		}
 	}
-	slices.SortStableFunc(all, func(a, b store.GroupCount) int { return placeOf(&a).compare(placeOf(&b)) })
-	top := []TopGroup{}
-	for _, g := range all[:min(maxOverviewGroups, len(all))] {
-		top = append(top, TopGroup{in.shownGroup(&g, set), same[g.ID.String()]})
+	return all
+}
+
+func compareJoined(a, b *joined) int {
+	return placeOf(&a.GroupCount).compare(placeOf(&b.GroupCount))
+}
+
+// shownJoined is what callers see of an error. Its state is the one that asks most of people.
+func (in *Inspector) shownJoined(e *joined, set map[string]GroupState) Group {
+	g := in.shownGroup(&e.GroupCount, set)
+	g.Partial = e.partial
+	states := map[string]int{}
+	for i, of := range e.of {
+		is := in.stateOf(of, set)
+		states[is.State]++
+		if i == 0 || slices.Index(GroupStates, is.State) < slices.Index(GroupStates, g.State) {
+			g.GroupState = is
+		}
+		if i > 0 {
+			g.Same = append(g.Same, of.ID.String())
+		}
 	}
-	return top
+	if len(states) > 1 {
+		g.States = states
+	}
+	return g
 }
 
 // GroupColumns show groups on the command line.
 var GroupColumns = []Column[Group]{
-	{Field: "ID"}, {Field: "Queue"}, {Field: "Waiting"}, {Field: "Parked"}, {Field: "Last", Narrow: 1},
+	{Field: "ID", Value: func(g Group) any { return g.Key() }},
+	{Field: "Queue", Value: func(g Group) any { return g.Queues() }},
+	{Field: "Waiting"}, {Field: "Parked"}, {Field: "Last", Narrow: 1},
 	{Head: "What", Narrow: Below, Value: func(g Group) any { return g.What() }},
 	{Head: "Failed", Narrow: Below, Value: func(g Group) any {
 		return g.Trend() + "; since " + g.First.UTC().Format("2006-01-02 15:04 UTC")
 	}},
 	{Field: "State", Narrow: Below, Value: func(g Group) any {
-		if g.State == Open && g.StateWas == "" {
+		if g.State == Open && g.StateWas == "" && len(g.States) == 0 {
 			return ""
 		}
 		return strings.TrimSuffix(g.StateText()+"; "+g.StateNote, "; ")
@@ -247,12 +326,25 @@ type GroupPage struct {
 }
 
 // Groups returns a page of the error groups, those with the most parked and waiting messages
-// first. The query may name what groups have: queue, reason, state, group, error (with numbers
-// and ids replaced), type, note and text (of error or note); nothing else. state is a filter:
-// see GroupState.passes. A page has limit of them; 0: MostQueues. One whose messages become fewer meanwhile may be
+// first; Errors joins those of queues with the same error. The query may name what groups have: queue,
+// reason, state, group, error (with numbers and ids replaced), type, note and text (of error or note); nothing else.
+// state is a filter: see GroupState.passes. A page has limit of them; 0: MostQueues. One whose messages become fewer meanwhile may be
 // on two pages.
 func (in *Inspector) Groups(
 	ctx context.Context, by auth.Caller, text, state, after string, limit int,
+) (GroupPage, error) {
+	return in.groups(ctx, by, text, state, after, limit, func(g *store.GroupCount) errorgroup.ID { return g.ID })
+}
+
+func (in *Inspector) Errors(
+	ctx context.Context, by auth.Caller, text, state, after string, limit int,
+) (GroupPage, error) {
+	return in.groups(ctx, by, text, state, after, limit, ofError)
+}
+
+func (in *Inspector) groups(
+	ctx context.Context, by auth.Caller, text, state, after string, limit int,
+	key func(*store.GroupCount) errorgroup.ID,
 ) (page GroupPage, err error) {
 	page.Groups = []Group{}
 	q, err := in.parse(by, text)
@@ -283,33 +375,38 @@ func (in *Inspector) Groups(
 	}
 	filters := append([]string{"", AllStates}, GroupStates...)
 	page.Filtered = map[string]int{}
-	some := firstInOrder(limit+1, func(yield func(*store.GroupCount) bool) {
-		for i := range found {
-			g := &found[i]
-			if !q.MatchGroup(g) {
-				continue
+	type counted struct {
+		filter string
+		id     errorgroup.ID
+	}
+	known := map[counted]bool{}
+	all := joinedBy(key, found, func(g *store.GroupCount) bool {
+		if !q.MatchGroup(g) {
+			return false
+		}
+		is := in.stateOf(g, set)
+		for _, filter := range filters {
+			if c := (counted{filter, key(g)}); is.passes(filter) && !known[c] {
+				known[c] = true
+				page.Filtered[filter]++
 			}
-			is := in.stateOf(g, set)
-			for _, filter := range filters {
-				if is.passes(filter) {
-					page.Filtered[filter]++
-				}
-			}
-			if !is.passes(state) {
-				continue
-			}
-			page.Total++
-			if (last == nil || placeOf(g).compare(*last) > 0) && !yield(g) {
+		}
+		return is.passes(state)
+	})
+	page.Total = len(all)
+	some := firstInOrder(limit+1, func(yield func(*joined) bool) {
+		for _, g := range all {
+			if (last == nil || placeOf(&g.GroupCount).compare(*last) > 0) && !yield(g) {
 				return
 			}
 		}
-	}, func(a, b *store.GroupCount) int { return placeOf(a).compare(placeOf(b)) })
+	}, compareJoined)
 	if len(some) > limit {
 		some = some[:limit]
-		page.After = placeOf(some[limit-1]).String()
+		page.After = placeOf(&some[limit-1].GroupCount).String()
 	}
 	for _, g := range some {
-		page.Groups = append(page.Groups, in.shownGroup(g, set))
+		page.Groups = append(page.Groups, in.shownJoined(g, set))
 	}
 	return page, nil
 }
@@ -322,6 +419,7 @@ type GroupDetail struct {
 	Sample   *decode.Result `json:"sample,omitempty" doc:"The body of the newest."`
 	Oldest   *Message       `json:"oldest,omitempty" doc:"The one that failed first."`
 	Types    []Share        `json:"types" doc:"The types of its messages, the most frequent first."`
+	ByQueue  []Group        `json:"by_queue,omitempty" doc:"Of an error in several queues: its largest groups."`
 	Attempts []Share        `json:"attempts" doc:"How often its messages failed, the most frequent first."`
 	Looked   int            `json:"looked" doc:"How many messages recent, types and attempts are of."`
 	Bounded  bool           `json:"bounded,omitempty" doc:"It has more messages than were looked at."`
@@ -342,11 +440,16 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return d, err
 	}
-	g, err := in.GroupCount(ctx, by, id)
+	seen, err := in.groupsSeen(ctx, by)
 	if err != nil {
 		return d, err
 	}
-	q, err := in.parse(by, "group:"+g.ID.String())
+	all := joinedBy(ofError, seen, func(g *store.GroupCount) bool { return named(g, id) })
+	if len(all) == 0 {
+		return d, noGroup(id)
+	}
+	g := all[0]
+	q, err := in.parse(by, "group:"+id)
 	if err != nil {
 		return d, err
 	}
@@ -362,7 +465,13 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 	if err != nil {
 		return d, err
 	}
-	d.Group = in.shownGroup(&g, set)
+	d.Group = in.shownJoined(g, set)
+	if len(g.of) > 1 {
+		for _, of := range g.of[:min(len(g.of), maxSame)] {
+			d.ByQueue = append(d.ByQueue, in.shownGroup(of, set))
+		}
+	}
+	rules := in.Mask()
 	types, attempts := map[string]int{}, map[string]int{}
 	var recent []store.Listed
 	var oldest *store.Listed
@@ -385,8 +494,11 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 		if oldest == nil || m.FailedAt.Before(oldest.Record.FailedAt) {
 			oldest = &l
 		}
-		if m.Message.Type != "" {
-			types[m.Message.Type]++
+		if of := m.Message.Type; of != "" {
+			if !rules.Sees(by.Role) {
+				of = rules.Text(m.Queue, of)
+			}
+			types[of]++
 		}
 		attempts[strconv.Itoa(m.Failures)]++
 		return true, nil
@@ -415,13 +527,6 @@ func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (d Gr
 			d.Sample = in.decodedFor(ctx, by, &l)()
 		}
 	}
-	if rules := in.Mask(); !rules.Sees(by.Role) {
-		masked := map[string]int{}
-		for name, count := range types {
-			masked[rules.Text(g.Queue, name)] += count
-		}
-		types = masked
-	}
 	d.Types, d.Attempts = shares(types), shares(attempts)
 	return d, nil
 }
@@ -447,23 +552,29 @@ func shares(of map[string]int) []Share {
 	return all[:min(len(all), maxShares)]
 }
 
-// GroupCount returns the counts of one error group, if the caller sees its queue.
-func (in *Inspector) GroupCount(ctx context.Context, by auth.Caller, id string) (store.GroupCount, error) {
+// GroupsNamed returns the group of an id, or those with the error of that id, of queues that the caller sees.
+func (in *Inspector) GroupsNamed(ctx context.Context, by auth.Caller, id string) ([]store.GroupCount, error) {
 	seen, err := in.groupsSeen(ctx, by)
 	if err != nil {
-		return store.GroupCount{}, err
+		return nil, err
 	}
-	for _, g := range seen {
-		if g.ID.String() == id {
-			return g, nil
-		}
+	named := slices.DeleteFunc(seen, func(g store.GroupCount) bool { return !named(&g, id) })
+	if len(named) == 0 {
+		return nil, noGroup(id)
 	}
-	return store.GroupCount{}, fmt.Errorf("%w: no group %.40q", ErrNotFound, id)
+	return named, nil
 }
+
+func noGroup(id string) error { return fmt.Errorf("%w: no group %.40q", ErrNotFound, id) }
+
+func named(g *store.GroupCount, id string) bool { return g.ID.String() == id || g.Error.String() == id }
 
 func (in *Inspector) groupsSeen(ctx context.Context, by auth.Caller) ([]store.GroupCount, error) {
 	all, err := in.Store.Groups(ctx)
 	all = slices.DeleteFunc(all, func(g store.GroupCount) bool { return !by.Sees(g.Queue) })
+	for i := range all {
+		all[i].Error = all[i].Everywhere()
+	}
 	if rules := in.Mask(); !rules.Sees(by.Role) {
 		for i := range all {
 			g := &all[i]
@@ -510,9 +621,8 @@ func (in *Inspector) stateOf(g *store.GroupCount, set map[string]GroupState) Gro
 }
 
 func (in *Inspector) shownGroup(g *store.GroupCount, set map[string]GroupState) Group {
-	return Group{ID: g.ID.String(), Queue: g.Queue, Reason: g.Reason, Error: g.Pattern, Type: g.Type,
-		Waiting: g.Waiting, Parked: g.Parked,
-		Discarded: g.Discarded, First: g.First, Last: g.Last, Hours: g.Hours[:], Note: g.Note, Rule: ruleOf(g),
+	return Group{ID: g.ID.String(), ErrorID: g.Error.String(), Queue: g.Queue, Reason: g.Reason, Error: g.Pattern,
+		Type: g.Type, Waiting: g.Waiting, Parked: g.Parked, Discarded: g.Discarded, First: g.First, Last: g.Last, Hours: g.Hours[:], Note: g.Note, Rule: ruleOf(g),
 		GroupState: in.stateOf(g, set)}
 }
 

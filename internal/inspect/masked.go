@@ -5,7 +5,6 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
-	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/mask"
 	"github.com/redrive-mq/redrive/internal/query"
@@ -130,6 +129,6 @@ func (in *Inspector) match(ctx context.Context, by auth.Caller, n *query.Narrowe
 		return n.Match(l, in.decoded(ctx, l))
 	}
 	m := *n
-	m.GroupOf = func(*store.Record) errorgroup.ID { return n.GroupOf(l.Record) }
+	m.Grouped = l.Record
 	return m.Match(&masked, in.decodedFor(ctx, by, l))
 }

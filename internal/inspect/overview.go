@@ -38,7 +38,7 @@ type Overview struct {
 	Overdue    Slot                  `json:"overdue" doc:"Due for seconds, not retried yet, and not held back."`
 	Stopped    int64                 `json:"stopped" doc:"Wait in queues whose retries are held back."`
 	LastFailed *time.Time            `json:"last_failed,omitempty" doc:"When a message that is kept here last failed."`
-	Groups     []TopGroup            `json:"groups" doc:"The errors with the most messages, of all queues."`
+	Groups     []Group               `json:"groups" doc:"The errors with the most messages, of all queues."`
 	PerMinute  Flow                  `json:"per_minute" doc:"In the last minute."`
 	Hour       []Flow                `json:"hour" doc:"Each of the last 60 minutes, the current one last."`
 	Calendar   []Slot                `json:"calendar" doc:"Upcoming retries by time, but for those held back."`
@@ -77,7 +77,7 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 	now := in.Now()
 	o := Overview{Replicas: in.replicasFor(by), Version: in.Version, Since: in.Since, Now: now, ReadOnly: in.ReadOnly ||
 		by.ReadOnly,
-		Ready: in.IsReady(), Conditions: in.ConditionsFor(by), Hour: []Flow{}, Groups: []TopGroup{}, Queues: shown,
+		Ready: in.IsReady(), Conditions: in.ConditionsFor(by), Hour: []Flow{}, Groups: []Group{}, Queues: shown,
 		MoreQueues: len(s.counts) - len(shown)}
 	if in.BrokerURL != nil {
 		o.Broker = in.BrokerURL()
@@ -129,8 +129,11 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 	if err != nil {
 		return o, err
 	}
-	groups = slices.DeleteFunc(groups, func(g store.GroupCount) bool { return !in.stateOf(&g, set).passes("") })
-	o.Groups = in.topGroups(groups, set)
+	all := joinedBy(ofError, groups, func(g *store.GroupCount) bool { return in.stateOf(g, set).passes("") })
+	slices.SortFunc(all, compareJoined)
+	for _, g := range all[:min(maxOverviewGroups, len(all))] {
+		o.Groups = append(o.Groups, in.shownJoined(g, set))
+	}
 	o.judge()
 	o.Overdue, o.Calendar, err = in.calendarOf(ctx, by, moving, now)
 	return o, err

@@ -22,6 +22,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
+	"github.com/redrive-mq/redrive/internal/mask"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
@@ -238,20 +239,98 @@ func TestTheOverviewHasEachErrorOnce(t *testing.T) {
 		add("mail", "timeout after %d ms", 2)
 		add("orders", "timeout after %d ms", 3)
 		add("orders", "card %d declined", 4)
-		for queues, want := range map[string]string{"*": "timeout after # ms: 5 in 2 | card # declined: 4 in 1 | ",
-			"mail": "timeout after # ms: 2 in 1 | "} {
+		for queues, want := range map[string]string{"*": "timeout after # ms: 5 in orders and 1 more | card # declined: 4 in orders | ",
+			"mail": "timeout after # ms: 2 in mail | "} {
 			by := caller(auth.Viewer, queues)
 			o, err := d.Overview(ctx, by)
 			must(t, err)
 			got := ""
 			for _, g := range o.Groups {
-				got += fmt.Sprintf("%s: %d in %d | ", g.Error, g.Parked, g.Queues())
+				got += fmt.Sprintf("%s: %d in %s | ", g.Error, g.Parked, g.Queues())
 				p, err := d.Search(ctx, by, "state:parked "+g.Query(), "", 0)
 				must(t, err)
 				expect.Equal(t, len(p.Messages), int(g.Parked), "messages of %q", g.Error)
 			}
 			expect.Equal(t, got, want, "errors that %s sees", queues)
 		}
+	})
+}
+
+// One error in several queues is one line of the list, whose numbers, tabs, pages, queries and states are those of the
+// queues that the query, the filter and the caller leave.
+func TestTheListHasEachErrorOnce(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		ids := map[string]string{}
+		for i, queue := range []string{"mail", "orders", "stock"} {
+			for n, text := range []string{"timeout after %d ms", "timeout after %d ms", "", "Shop.Bad: %d", "no " + queue}[:4+i%2] {
+				r := record(queue, store.Parked, "x")
+				if r.Error = ""; text != "" {
+					r.Error = strings.ReplaceAll(text, "%d", fmt.Sprint(1000+n))
+				}
+				if queue == "stock" && n == 1 {
+					r.State = store.Waiting
+				}
+				r.FailedAt = time.Now().Add(-time.Duration(10*i+n) * time.Minute)
+				d.add(t, r)
+				ids[queue+strings.TrimSuffix(" "+text, " ")] = r.Group().ID.String()
+			}
+		}
+		late := ids["mail timeout after %d ms"]
+		g, err := d.Group(ctx, caller(auth.Viewer), late)
+		must(t, err)
+		err = d.store.PutEntries(ctx, []store.Entry{
+			{Name: store.GroupStatePrefix + late, Value: []byte(`{"state":"ignored","state_at":"2026-01-01T00:00:00Z","state_before":9}`)},
+			{Name: "group/" + late + "/note", Value: []byte("ask Ann")},
+			{Name: "group/" + ids["stock timeout after %d ms"] + "/note", Value: []byte("ask Bob")}})
+		must(t, err)
+		secret := mask.New([]mask.Entry{{Patterns: []string{"/timeout/"}}}, mask.DefaultBodies())
+		d.Inspector.Mask = func() *mask.Rules { return secret }
+		for _, c := range []struct {
+			by           auth.Caller
+			query, state string
+			want         string
+			tabs         [3]int // unresolved, ignored, all
+		}{
+			{caller(auth.Admin), "", "all", "timeout after # ms in mail and 2 more: 5+1 open in 2, ignored in 1; rejected, without an error text in mail and 2 more: 3+0 open; " +
+				"Shop.Bad: # in mail and 2 more: 3+0 open; no orders in orders: 1+0 open; ", [3]int{4, 1, 4}},
+			{caller(auth.Admin), "error:timeout", "", "timeout after # ms in orders and 1 more: 3+1 open; ", [3]int{1, 1, 1}},
+			{caller(auth.Admin), "error:timeout", "ignored", "timeout after # ms in mail: 2+0 ignored; ", [3]int{1, 1, 1}},
+			{caller(auth.Admin), "queue:orders error:timeout", "", "timeout after # ms in orders: 2+0 open; ", [3]int{1, 0, 1}},
+			{caller(auth.Admin, "orders", "stock"), "error:timeout", "all", "timeout after # ms in orders and 1 more: 3+1 open; ", [3]int{1, 0, 1}},
+			{caller(auth.Viewer, "mail", "stock"), "", "all", "[masked] after # ms in mail and 1 more: 3+1 open in 1, ignored in 1; " +
+				"rejected, without an error text in mail and 1 more: 2+0 open; Shop.Bad: # in mail and 1 more: 2+0 open; ", [3]int{3, 1, 3}},
+		} {
+			got := ""
+			for after := ""; ; {
+				page, err := d.Errors(ctx, c.by, c.query, c.state, after, 1)
+				must(t, err)
+				for _, g := range page.Groups {
+					got += fmt.Sprintf("%s in %s: %d+%d %s; ", g.What(), g.Queues(), g.Parked, g.Waiting, g.StateText())
+					for state, n := range map[string]int64{"parked": g.Parked, "waiting": g.Waiting} {
+						found, err := d.Search(ctx, c.by, "state:"+state+" attempt:>0 "+g.Query(), "", 0)
+						must(t, err)
+						expect.Equal(t, int64(len(found.Messages)), n, "%s of %q by %s", state, g.Error, g.Query())
+					}
+					expect.Equal(t, strings.Contains(g.Query(), " OR "), g.Partial && len(g.Same) > 0, "%s names groups", g.Query())
+				}
+				expect.Equal(t, [3]int{page.Filtered[""], page.Filtered[inspect.Ignored], page.Filtered[inspect.AllStates]}, c.tabs, "%q: tabs", c.query)
+				expect.Equal(t, page.Total, page.Filtered[c.state], "%q: in all", c.query)
+				if after = page.After; after == "" {
+					break
+				}
+			}
+			expect.Equal(t, got, c.want, "%q of %q by %v", c.state, c.query, c.by.Queues)
+		}
+		whole, err := d.Group(ctx, caller(auth.Admin), g.ErrorID)
+		must(t, err)
+		expect.Equal(t, fmt.Sprintf("%s: %s: %d %d", whole.Queues(), whole.Note, len(whole.ByQueue), whole.Looked), "mail and 2 more: ask Ann; ask Bob: 3 6", "the error")
+		one, err := d.Group(ctx, caller(auth.Admin), late)
+		must(t, err)
+		expect.Equal(t, fmt.Sprintf("%s: %t %d %d", one.Queues(), one.Partial, len(one.ByQueue), one.Looked), "mail: true 0 2", "a group of it")
+		theirs, err := d.Group(ctx, caller(auth.Admin, "stock"), g.ErrorID)
+		must(t, err)
+		expect.Equal(t, fmt.Sprint(theirs.ID, theirs.Key(), theirs.Partial, theirs.Looked), fmt.Sprint(ids["stock timeout after %d ms"], theirs.ID, false, 2), "to one who sees one queue")
+		expect.Err(t, errOf(d.Group(ctx, caller(auth.Admin, "none"), g.ErrorID)), inspect.ErrNotFound, "to one who sees none")
 	})
 }
 

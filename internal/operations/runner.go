@@ -257,6 +257,7 @@ type Console interface {
 	Show(ctx context.Context, c auth.Caller, id, reason string) (inspect.Detail, error)
 	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
 	Groups(ctx context.Context, c auth.Caller, query, state, after string, limit int) (inspect.GroupPage, error)
+	Errors(ctx context.Context, c auth.Caller, query, state, after string, limit int) (inspect.GroupPage, error)
 	Group(ctx context.Context, c auth.Caller, id string) (inspect.GroupDetail, error)
 	Queues(ctx context.Context, c auth.Caller, after string, limit int) ([]inspect.Queue, string, error)
 	Queue(ctx context.Context, c auth.Caller, name string) (inspect.QueueDetail, error)

@@ -84,7 +84,7 @@ var fields = []*field{
 		doc:  "the type that its error begins with, with its package or without",
 		text: func(l *store.Listed) string { return errorgroup.Exception(l.Record.Error) }},
 	{name: "group", kind: aGroup, example: "group:5a1f0c2b9e3d4a76", needs: knowsGroup,
-		doc: "the group of failures it belongs to"},
+		doc: "its group, or error in all queues"},
 	{name: "text", kind: partOf, example: "text:ACME", needs: knowsBody,
 		doc: "its body as decoded, or its error; a word without a field means the same"},
 	{name: "attempt", kind: aNumber, example: "attempt:>3", needs: knowsRest, doc: "failures so far",

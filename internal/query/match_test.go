@@ -89,6 +89,8 @@ func TestMatch(t *testing.T) {
 	l := parked()
 	g := errorgroup.Of(l.Record.Queue, l.Record.Reason, l.Record.Error, l.Record.Message.Type)
 	all["group:"+g.ID.String()] = true
+	all["group:"+g.Everywhere().String()] = true
+	all["group:"+errorgroup.Of("q", "", "another", "").Everywhere().String()] = false
 	all["group:0000000000000000"] = false
 	for text, want := range all {
 		q, err := Parse(text)
@@ -325,7 +327,8 @@ func TestGroups(t *testing.T) {
 	g.Waiting, g.Parked, g.Discarded = 1, 2, 3
 	all := map[string]bool{"state:waiting": true, "state:parked": true, "state:discarded": true, "state:retried": false, "-state:parked": true, "": true,
 		"queue:orders": true, "queue:mail": false, "error:timeout": true, "note:acme": true, "acme": true, "timeout": true, "nowhere": false, "type:T": true, "reason:rejected": true,
-		"group:" + g.ID.String(): true, "group:" + groupID(2).String(): false}
+		"group:" + g.ID.String(): true, "group:" + groupID(2).String(): false, "group:" + groupID(3).String(): true}
+	g.Error = groupID(3)
 	for text, want := range all {
 		expect.Equal(t, parse(t, text).MatchGroup(&g), want, "%s", text)
 	}

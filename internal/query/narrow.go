@@ -26,6 +26,8 @@ type Narrowed struct {
 	// GroupOf returns the group that a store counts a record in. Only the store knows
 	// which groups it merged into a queue's other errors.
 	GroupOf func(*store.Record) errorgroup.ID
+	// Grouped is the record that GroupOf takes, if Match gets a masked one.
+	Grouped *store.Record
 	query   *Query
 	now     time.Time
 }
@@ -33,7 +35,7 @@ type Narrowed struct {
 // Match reports whether the query matches a message of the range. It calls decoded at most once, and
 // only when the answer depends on the body.
 func (n *Narrowed) Match(l *store.Listed, decoded func() *decode.Result) bool {
-	return n.query.match(&env{now: n.now, l: l, groupOf: n.GroupOf}, decoded)
+	return n.query.match(&env{now: n.now, l: l, groupOf: n.GroupOf, grouped: n.Grouped}, decoded)
 }
 
 // maxGroups is how many groups are scanned side by side; with more, all messages are scanned.
@@ -149,7 +151,7 @@ func (q *Query) Says(state store.State, queue string, g *store.GroupCount) int {
 	}
 	if g != nil {
 		e.known |= knowsGroup
-		e.groupOf = func(*store.Record) errorgroup.ID { return g.ID }
+		e.group = g
 		if all := reasonsOf(g); len(all) > 0 {
 			e.known |= knowsReason
 			r.Reason = all[0]
@@ -311,7 +313,7 @@ func (t *term) holds(e *env) bool {
 	case f.kind == aState:
 		return t.op == exists || e.l.Record.State == t.a.state
 	case f.kind == aGroup:
-		return t.op == exists || e.groupOf(e.l.Record) == t.a.group
+		return t.op == exists || e.isIn(t.a.group)
 	case f.needs == knowsBody:
 		return t.inText(e)
 	case f.text != nil:

@@ -11,6 +11,7 @@
 package query
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -128,8 +129,27 @@ type env struct {
 	l       *store.Listed
 	known   known
 	groupOf func(*store.Record) errorgroup.ID
+	grouped *store.Record     // what groupOf takes; nil: that of l
+	group   *store.GroupCount // if only that is known
 	decoded func() *decode.Result
 	result  *decode.Result
+}
+
+// isIn reports whether it is in the group of an id, or has the error of that id in whichever queue.
+func (e *env) isIn(id errorgroup.ID) bool {
+	if e.group != nil {
+		return e.group.ID == id || e.group.Error == id
+	}
+	r := cmp.Or(e.grouped, e.l.Record)
+	is := e.groupOf(r)
+	if is == id {
+		return true
+	}
+	own := r.Group()
+	if own.ID != is {
+		own = errorgroup.Other(own.Queue, store.GroupsKept)
+	}
+	return own.Everywhere() == id
 }
 
 // body decodes the body once.
@@ -219,7 +239,7 @@ func (q *Query) MatchGroup(g *store.GroupCount) bool {
 	r := store.Record{Queue: g.Queue, Reason: g.Reason, Error: g.Pattern, Notes: []string{g.Note}}
 	r.Message.Type, r.Message.Body = g.Type, []byte(g.Note)
 	e := env{l: &store.Listed{Record: &r, BodySize: len(g.Note)},
-		groupOf: func(*store.Record) errorgroup.ID { return g.ID }}
+		group: g}
 	is := func(state store.State) bool {
 		r.State = state
 		return q.match(&e, func() *decode.Result { return nil })

@@ -169,6 +169,8 @@ type GroupCount struct {
 	// Hours counts failures in each of the last 24 hours, the current one last.
 	Hours [24]int64
 	Note  string // a person's
+	// Error is Group.Everywhere before masks; package inspect fills it in.
+	Error errorgroup.ID
 	// Reasons are all reasons that its members ever failed for.
 	Reasons Reasons
 }

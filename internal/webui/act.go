@@ -226,7 +226,7 @@ func (s *server) plan(r *http.Request, c auth.Caller) (view, error) {
 		}
 	}
 	q := in.Get("q")
-	if ids := in["group"]; len(ids) > 0 {
+	if ids := strings.Fields(strings.Join(in["group"], " ")); len(ids) > 0 {
 		q = "state:parked " + inspect.GroupsQuery(ids...)
 	}
 	p, err := s.console.Plan(r.Context(), c, operations.PlanRequest{

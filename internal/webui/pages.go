@@ -24,7 +24,8 @@ import (
 )
 
 func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
-	q, state := r.URL.Query().Get("q"), r.URL.Query().Get("state")
+	in := r.URL.Query()
+	q, state, after := in.Get("q"), in.Get("state"), in.Get("after")
 	v := view{template: "groups", title: "Groups", nav: "/groups",
 		command: command(append([]string{"redrive", "groups"}, positional(q)...)...)}
 	if q == "" {
@@ -33,11 +34,12 @@ func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
 	if state != "" {
 		v.command += " " + command("--state", state)
 	}
-	page, err := s.console.Groups(r.Context(), c, q, state, r.URL.Query().Get("after"), rowsPerPage)
+	page, err := s.console.Errors(r.Context(), c, q, state, after, perPage)
 	d := struct {
 		Query      string
 		QueryError *queryError
 		inspect.GroupPage
+		First string // page, unless this is it
 		Next  string
 		State string
 		Tabs  []tab // whose Query is the link
@@ -54,6 +56,9 @@ func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
 		}
 		d.Tabs = append(d.Tabs, t)
 	}
+	if after != "" {
+		d.First = of(state, "")
+	}
 	if page.After != "" {
 		d.Next = of(state, page.After)
 	}
@@ -68,7 +73,8 @@ func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
 // groupColumns are those that groups are sorted by.
 var groupColumns = []inspect.Column[inspect.Group]{
 	{Field: "Error", Value: func(g inspect.Group) any { return cmp.Or(g.Error, g.Reason+" "+g.Type) }},
-	{Field: "Queue"}, {Head: "Last 24 h", Field: "Hours"}, {Field: "Waiting"}, {Field: "Parked"}, {Field: "First"},
+	{Field: "Queue", Value: func(g inspect.Group) any { return g.Queues() }},
+	{Head: "Last 24 h", Field: "Hours"}, {Field: "Waiting"}, {Field: "Parked"}, {Field: "First"},
 	{Field: "Last"}, {Field: "Note"},
 }
 
@@ -87,8 +93,8 @@ func (s *server) group(r *http.Request, c auth.Caller) (view, error) {
 	if g.Sample != nil {
 		d.Text = strings.ToValidUTF8(g.Sample.Text[:min(len(g.Sample.Text), maxSample)], "") // without half a character
 	}
-	return view{template: "group", title: "Error in " + short(60, g.Queue), nav: "/groups",
-		command: command("redrive", "groups", g.ID), data: d}, nil
+	return view{template: "group", title: "Error in " + short(60, g.Queues()), nav: "/groups",
+		command: command("redrive", "groups", g.Key()), data: d}, nil
 }
 
 // groupData is a group with the first maxSample bytes of its newest message's body.
@@ -99,7 +105,7 @@ type groupData struct {
 
 const maxSample = 1000
 
-// rowsPerPage is how many queues, groups or lines of the ledger a page shows.
+// rowsPerPage is how many queues or lines of the ledger a page shows.
 const rowsPerPage = 100
 
 func (s *server) queues(r *http.Request, c auth.Caller) (view, error) {

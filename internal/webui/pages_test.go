@@ -922,6 +922,53 @@ func TestAGroupHasAPage(t *testing.T) {
 	}
 }
 
+// One error in several queues is one row, whose page shows each queue and acts on all.
+func TestAnErrorOfSeveralQueuesHasOneRowAndAPage(t *testing.T) {
+	kept, now := memstore.New(), time.Now()
+	s := webtest.New(kept, &webtest.Told{}, inspect.Config{})
+	h := webui.Handler(s, webui.Options{Caller: func(*http.Request) auth.Caller { return webtest.Root }})
+	page := func(path string) string { return get(h, path).Body.String() }
+	add := func(queue, text string) {
+		r := &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Parked, Due: now, Failures: 1, FirstFailed: now, FailedAt: now, Reason: "rejected", Error: text}
+		expect.NoError(t, kept.Add(t.Context(), []*store.Record{r}))
+	}
+	for i := range 13 {
+		add(fmt.Sprintf("orders.%d", 1+i), "no <stock>")
+	}
+	add("orders.1", "no <stock>")
+	for i := range 60 {
+		add("mail", "error "+string(rune('a'+i%26))+string(rune('a'+i/26)))
+	}
+	all, err := s.Errors(t.Context(), webtest.Root, "stock", "", "", 0)
+	expect.NoError(t, err)
+	id, one := all.Groups[0].ErrorID, all.Groups[0].ID
+	const name = "<bdi>no &lt;stock&gt;</bdi>"
+	row := `<a data-open href="/groups/` + id + `">` + name
+	for _, path := range []string{"/", "/groups"} {
+		list := page(path)
+		expect.Contains(t, list, path, row, `<a href="/groups/`+id+`#queues"><bdi>orders.1 and 12 more</bdi></a>`,
+			`<a href="/messages?q=state%3Aparked&#43;group%3A`+id+`">14</a>`)
+		expect.Equal(t, strings.Count(list, name), 1, "rows of the error on %s", path)
+	}
+	expect.Contains(t, page("/groups"), "the first page", "50 of 61 groups on this page", `id="next" rel="next" href="/groups?after=`, `Unresolved <span class="total">61</span>`, `value="`+id+`"`)
+	next, _, _ := strings.Cut(page("/groups"), `">Next page`)
+	last := page(html.UnescapeString(next[strings.LastIndex(next, `href="`)+len(`href="`):]))
+	expect.Contains(t, last, "the last page", "11 of 61 groups on this page", `<a class="button" id="first" href="/groups?">First page`)
+	expect.NoError(t, s.SetGroupState(t.Context(), webtest.Root, one, "ignored", ""))
+	whole := page("/groups/" + id)
+	expect.Contains(t, whole, "the error's page", `<h1><span class="error">`+name+"</span></h1>", `and <a href="#queues">12 more queues</a>`, `<span class="tag">open in 12, ignored in 1</span>`,
+		`<a data-open href="/groups/`+one+`"><bdi>orders.1</bdi></a>`, `value="state:parked group:`+id+`"><button name="verb" value="replay">`,
+		`action="/groups/`+id+`/state"`, `value="acknowledged">Acknowledge`, `value="open">Reopen`, "redrive groups "+id)
+	expect.Equal(t, strings.Count(whole, `class="tag">open</span>`), 12, "queues in which it is open")
+	expect.Contains(t, page("/groups/"+one), "a queue's page", `and <a href="/groups/`+id+`">other queues</a>, not counted here`)
+	rest, err := s.Errors(t.Context(), webtest.Root, "stock", "", "", 0)
+	expect.NoError(t, err)
+	w := send(h, "/messages/plan", url.Values{"verb": {"discard"}, "group": {rest.Groups[0].Keys()}})
+	p, err := s.GetPlan(t.Context(), webtest.Root, strings.TrimPrefix(w.Header().Get("Location"), "/plans/"))
+	expect.NoError(t, err)
+	expect.Equal(t, p.Count, 12, "messages of the row without the queue in which it is ignored")
+}
+
 // The overview says what is overdue and held back, in the words of the command line.
 func TestTheOverviewSaysWhatIsDue(t *testing.T) {
 	page := shown(due{list()}, "/")

@@ -277,6 +277,10 @@ func (s *Shop) Groups(ctx context.Context, c auth.Caller, q, of, after string, n
 	return gated(ctx, s, func() (inspect.GroupPage, error) { return s.Inspector.Groups(ctx, c, q, of, after, n) })
 }
 
+func (s *Shop) Errors(ctx context.Context, c auth.Caller, q, of, after string, n int) (inspect.GroupPage, error) {
+	return gated(ctx, s, func() (inspect.GroupPage, error) { return s.Inspector.Errors(ctx, c, q, of, after, n) })
+}
+
 func (s *Shop) Group(ctx context.Context, c auth.Caller, id string) (inspect.GroupDetail, error) {
 	return gated(ctx, s, func() (inspect.GroupDetail, error) { return s.Inspector.Group(ctx, c, id) })
 }
