@@ -622,8 +622,8 @@ func (in *Inspector) stateOf(g *store.GroupCount, set map[string]GroupState) Gro
 
 func (in *Inspector) shownGroup(g *store.GroupCount, set map[string]GroupState) Group {
 	return Group{ID: g.ID.String(), ErrorID: g.Error.String(), Queue: g.Queue, Reason: g.Reason, Error: g.Pattern,
-		Type: g.Type, Waiting: g.Waiting, Parked: g.Parked, Discarded: g.Discarded, First: g.First, Last: g.Last, Hours: g.Hours[:], Note: g.Note, Rule: ruleOf(g),
-		GroupState: in.stateOf(g, set)}
+		Type: g.Type, Waiting: g.Waiting, Parked: g.Parked, Discarded: g.Discarded, First: g.First, Last: g.Last,
+		Hours: g.Hours[:], Note: g.Note, Rule: ruleOf(g), GroupState: in.stateOf(g, set)}
 }
 
 // replaced stands in a group's error for parts that differ between failures.
