@@ -365,8 +365,8 @@ error groups with the most messages, and the messages that are due next.`,
 			return slices.ContainsFunc(all.Queues, func(q inspect.Queue) bool { return q.Name == name })
 		}))
 		if len(all.Queues) == 0 && p.format == "table" && !p.watching {
-			p.say("", "Nothing has failed yet: a queue is listed from its first failure on. redrive queues QUEUE shows any "+
-				"other, and redrive doctor whether it is enrolled.")
+			p.say("", "Nothing has failed yet: a queue is listed from its first failure on. redrive queues QUEUE "+
+				"shows any other, and redrive doctor whether it is enrolled.")
 		} else {
 			err = listColumns(p, all, all.Queues, queueColumns(time.Now()))
 		}

@@ -981,7 +981,8 @@ func TestHintsAreOnLinesOfTheirOwn(t *testing.T) {
 	p.err = w
 	p.printError(hint.Errorf("stop the other one, or name another folder", "the folder of the service is in use"))
 	must(t, w.Flush())
-	expect.Equal(t, b.String(), "redrive: the folder of the service is in\n         use\n  hint: stop the other one, or name\n        another folder\n",
+	expect.Equal(t, b.String(), "redrive: the folder of the service is in\n         use\n"+
+		"  hint: stop the other one, or name\n        another folder\n",
 		"at 40 columns")
 }
 

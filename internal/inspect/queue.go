@@ -40,7 +40,7 @@ type Queue struct {
 	Unreachable string        `json:"blocked,omitempty" doc:"Why messages cannot be published to it; absent: they can."`
 	Pause       *QueuePause   `json:"pause,omitempty" doc:"Set by a person."`
 	Throttle    *ThrottleView `json:"throttle,omitempty" doc:"How its retries are limited; absent when they are not."`
-	Broker      *AtBroker     `json:"broker,omitempty" csv:"+" doc:"What RabbitMQ says; absent when it does not answer."`
+	Broker      *AtBroker     `json:"broker,omitempty" csv:"+" doc:"What RabbitMQ says; absent if it does not answer."`
 }
 
 // QueuePause is a person's pause of a queue's retries.

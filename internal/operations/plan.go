@@ -334,14 +334,15 @@ func (r *Runner) checkTargets(p *Plan, noAnswer string) {
 			}
 		}
 	}
-	p.Blocked = said(p.Blocked, unnamed, "no policy allows the queue %s, so its messages would be parked again: add it to "+
-		"the queues of a policy", "no policy allows the queues %s, so their messages would be parked again: add them to "+
-		"the queues of a policy")
+	p.Blocked = said(p.Blocked, unnamed,
+		"no policy allows the queue %s, so its messages would be parked again: add it to the queues of a policy",
+		"no policy allows the queues %s, so their messages would be parked again: add them to the queues of a policy")
 	p.Blocked = said(p.Blocked, gone, "the queue %s does not exist", "the queues %s do not exist")
-	p.Warnings = said(p.Warnings, unbound, "a policy names the queue %s only by a pattern, and it is not enrolled: its "+
-		"messages are parked again unless `redrive allow-replays` was run for it", "policies name the queues %s only by "+
-		"a pattern, and they are not enrolled: their messages are parked again unless `redrive allow-replays` was run "+
-		"for each")
+	p.Warnings = said(p.Warnings, unbound,
+		"a policy names the queue %s only by a pattern, and it is not enrolled: its messages are parked again unless "+
+			"`redrive allow-replays` was run for it",
+		"policies name the queues %s only by a pattern, and they are not enrolled: their messages are parked again "+
+			"unless `redrive allow-replays` was run for each")
 	one := ""
 	if len(unseen) == 1 {
 		one = "a new failure in the queue %s will not be seen here: it dead-letters " +
