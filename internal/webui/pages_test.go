@@ -958,7 +958,7 @@ func TestAnErrorOfSeveralQueuesHasOneRowAndAPage(t *testing.T) {
 	whole := page("/groups/" + id)
 	expect.Contains(t, whole, "the error's page", `<h1><span class="error">`+name+"</span></h1>", `and <a href="#queues">12 more queues</a>`, `<span class="tag">open in 12, ignored in 1</span>`,
 		`<a data-open href="/groups/`+one+`"><bdi>orders.1</bdi></a>`, `value="state:parked group:`+id+`"><button name="verb" value="replay">`,
-		`action="/groups/`+id+`/state"`, `value="acknowledged">Acknowledge`, `value="open">Reopen`, "redrive groups "+id)
+		`action="/groups/`+id+`/state"`, `<td data-label="Queue"><bdi>orders.`, `value="acknowledged">Acknowledge`, `value="open">Reopen`, "redrive groups "+id)
 	expect.Equal(t, strings.Count(whole, `class="tag">open</span>`), 12, "queues in which it is open")
 	expect.Contains(t, page("/groups/"+one), "a queue's page", `and <a href="/groups/`+id+`">other queues</a>, not counted here`)
 	rest, err := s.Errors(t.Context(), webtest.Root, "stock", "", "", 0)
