@@ -100,6 +100,13 @@ func TestMatch(t *testing.T) {
 		}
 		expect.Equal(t, matches(q, parked()), want, "%s matches", text)
 	}
+	// One that its queue counts among its other errors is in their group, in all queues too, and not in that of its error.
+	counted := errorgroup.Other(l.Record.Queue, 1)
+	for id, want := range map[errorgroup.ID]bool{counted.ID: true, counted.Everywhere(): true, g.ID: false, g.Everywhere(): false} {
+		n := parse(t, "group:"+id.String()).Narrow(noon, nil, nil)
+		n.GroupOf = func(*store.Record) errorgroup.ID { return counted.ID }
+		expect.Equal(t, n.Match(l, func() *decode.Result { return nil }), want, "it is in %s", id)
+	}
 	for text, want := range map[string]bool{"due:<10m": true, "due:<5m": false, "due:<=5m": true, "due:>1m": true, "due:1m..10m": true, "due:<0s": false, "due:<-5m": false, "due:2026-11-21": true, "parked:*": false, "why:*": false} {
 		q := parse(t, text)
 		expect.Equal(t, matches(q, corpus[1]), want, "waiting: %s matches", text)
