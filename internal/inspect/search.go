@@ -35,7 +35,8 @@ const (
 )
 
 // Search finds messages, those first that are due the latest, or were parked or retried last; of a query for
-// waiting ones alone, those that are due first. A page may be short, even empty, and not be the last. Columns are names of fields, which each message then has.
+// waiting ones alone, those that are due first. A page may be short, even empty, and not be the last. Columns
+// are names of fields, which each message then has.
 func (in *Inspector) Search(
 	ctx context.Context, by auth.Caller, text, after string, limit int, columns ...string,
 ) (Page, error) {

@@ -771,11 +771,13 @@ func TestThePageShowsWhatDoctorFound(t *testing.T) {
 		return get(webui.Handler(s, webui.Options{Caller: func(*http.Request) auth.Caller { return c }}),
 			"/queues").Body.String()
 	}
-	expect.Contains(t, all(), "the list of queues", `3 queues are not enrolled, so dead letters do not come here: <a href="/queues/a"><bdi>a</bdi></a>, <a `,
-		`id="adopt"`)
-	expect.Contains(t, all("orders.*"), "the list for a caller of some queues", `1 queue is not enrolled, so dead letters do not come here: <a href="/queues/orders.x">`)
+	expect.Contains(t, all(), "the list of queues", `id="adopt"`,
+		`3 queues are not enrolled, so dead letters do not come here: <a href="/queues/a"><bdi>a</bdi></a>, <a `)
+	expect.Contains(t, all("orders.*"), "the list for a caller of some queues",
+		`1 queue is not enrolled, so dead letters do not come here: <a href="/queues/orders.x">`)
 	found.Forgotten = []string{"<a>", "b", "c", "d", "e"}
-	const forgotten = `5 queues that are not enrolled hold messages and have no consumer: <a href="/queues/%3Ca%3E"><bdi>&lt;a&gt;</bdi></a>,`
+	const forgotten = `5 queues that are not enrolled hold messages and have no consumer: ` +
+		`<a href="/queues/%3Ca%3E"><bdi>&lt;a&gt;</bdi></a>,`
 	expect.Contains(t, all(), "the list of queues", forgotten, "<bdi>c</bdi></a> and 2 more.")
 	expect.Contains(t, shown(s, "/"), "the overview", "<li>"+forgotten)
 	expect.Equal(t, strings.Contains(all("orders.*"), `id="forgotten"`), false, "it names queues that the caller does not see")
@@ -1342,7 +1344,8 @@ func TestAHeadingSortsAPage(t *testing.T) {
 	}
 	expect.Equal(t, strings.Contains(shown(s, "/messages?q=due:<9h"), `id="newer"`), false, "a list that starts with what leaves it says what is new above")
 	expect.Equal(t, strings.Contains(shown(s, "/messages?q=state:parked"), ">State</a>"), false, "a list of one state names it in each row")
-	expect.Equal(t, strings.Contains(shown(s, "/messages?q=header.tenant:acme+queue:orders.*"), "among the first"), false, "a list says how many were looked at")
+	expect.Equal(t, strings.Contains(shown(s, "/messages?q=header.tenant:acme+queue:orders.*"), "among the first"), false,
+		"a list says how many were looked at")
 	top, err := s.Search(t.Context(), webtest.Root, "queue:*", "", 1)
 	expect.NoError(t, err)
 	second := shown(s, "/messages?q=queue:*&columns=queue,size&sort=-size&after="+url.QueryEscape(top.After))
