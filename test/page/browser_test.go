@@ -410,7 +410,7 @@ func (b *tab) thumb(state string) {
 		const bad = [], wide = document.documentElement.scrollWidth, seen = e => e.checkVisibility({ visibilityProperty: true }) && !e.closest(".unseen, .skip, .minutes");
 		if (wide > innerWidth) bad.push("the page scrolls sideways: it is " + wide + " pixels wide");
 		for (const e of [...document.querySelectorAll("a[href], button, summary, textarea, input:not([type=hidden])")].filter(seen)) {
-			const target = e.closest("label:has([type=checkbox], [type=radio])") ?? e, inSentence = getComputedStyle(e).display == "inline" && e.matches("p a, li a, dd a, h2 a, .now a, .wait a, .doc a") && !e.closest(".index");
+			const target = e.closest("label:has([type=checkbox], [type=radio])") ?? e, inSentence = getComputedStyle(e).display == "inline" && e.matches("p a, li a, dd a, h2 a, .now a, .wait a, .doc a") && !e.closest("#docs-index");
 			const r = target.getBoundingClientRect();
 			if (e.closest("nav") && !document.querySelector("dialog[open]") && document.elementFromPoint(r.left + r.width / 2, r.bottom - 5)?.closest("a") != e && r.top >= 0 && r.bottom < innerHeight) bad.push("another link lies over this one: " + e.outerHTML.slice(0, 120));
 			if (!inSentence && r.height < 43.5) bad.push(Math.round(r.height) + " pixels are too low for a thumb: " + e.outerHTML.slice(0, 120));
