@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/headers"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -315,6 +316,23 @@ func TestAPauseIsKeptAndReported(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		op := caller(auth.Operator, "orders")
 		expect.Err(t, d.ResumeQueue(ctx, op, "orders", ""), inspect.ErrPrecondition, "resuming what is not paused")
+		for want, view := range map[string]*inspect.ThrottleView{
+			"by a person, but held back: breaker open: 9 of 10 failed; redrive breaker": {State: "open", Why: "9 of 10 failed"},
+			"by a person: it has no consumers, and they resume by themselves":           {State: "closed", NoConsumer: &time.Time{}},
+			"are not paused": {State: "closed"},
+		} {
+			d.throttle = view
+			err := d.ResumeQueue(ctx, op, "orders", "")
+			if !errors.Is(err, inspect.ErrPrecondition) || !strings.Contains(err.Error(), want) {
+				t.Errorf("resuming %+v: %v, want %q", view, err, want)
+			}
+		}
+		d.throttle = nil
+		d.add(t, record("orders", store.Parked, "x"))
+		err := d.ResumeQueue(ctx, caller(auth.Operator), "order", "")
+		if !errors.Is(err, inspect.ErrNotFound) || hint.Of(err) != `did you mean "orders"?` {
+			t.Errorf("resuming what is not known: %v, %s", err, hint.Of(err))
+		}
 		expect.Err(t, d.PauseQueue(ctx, op, "mail", ""), auth.ErrForbidden, "another's queue")
 		if err := d.PauseQueue(ctx, op, "orders", "database is down"); err != nil || !d.paused["orders"] {
 			t.Fatalf("paused %v, %v", d.paused, err)

@@ -1,6 +1,7 @@
 package actions
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -154,8 +155,7 @@ func (a *Actions) ResumeQueue(ctx context.Context, by auth.Caller, queue, reason
 	case err != nil:
 		return err
 	case entry == nil:
-		return a.Inspect.Meant(ctx, by, queue,
-			fmt.Errorf("%w: the retries of the queue %q are not paused", inspect.ErrPrecondition, queue))
+		return cmp.Or(a.checkWorkQueue(ctx, by, queue), a.notPaused(queue))
 	}
 	var pause inspect.QueuePause
 	if err := json.Unmarshal(entry, &pause); err != nil {
@@ -171,6 +171,22 @@ func (a *Actions) ResumeQueue(ctx context.Context, by auth.Caller, queue, reason
 			"error", err)
 	}
 	return nil
+}
+
+// notPaused says what does end what holds back a queue that no person has paused.
+func (a *Actions) notPaused(queue string) error {
+	err := fmt.Errorf("%w: the retries of the queue %q are not paused", inspect.ErrPrecondition, queue)
+	if a.Inspect.Throttle == nil {
+		return err
+	}
+	switch t := a.Inspect.Throttle(queue); {
+	case !t.KeepsBack():
+		return err
+	case t.NoConsumer != nil:
+		return fmt.Errorf("%w by a person: it has no consumers, and they resume by themselves once it has one", err)
+	default:
+		return hint.Errorf("redrive breaker QUEUE closed retries all", "%w by a person, but held back: %s", err, t.Text())
+	}
 }
 
 func (a *Actions) setPaused(
