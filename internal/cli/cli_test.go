@@ -444,7 +444,7 @@ func TestColumnsOfMessages(t *testing.T) {
 	asked := ""
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked = r.URL.Query().Get("columns")
-		_ = json.NewEncoder(w).Encode(inspect.Page{Messages: []inspect.Message{{ID: "an-id", Columns: map[string]string{
+		_ = json.NewEncoder(w).Encode(inspect.Page{Messages: []inspect.Message{{ID: "an-id", Held: "paused", Columns: map[string]string{
 			"queue": "orders", "body.x": "=1+\x1b[2J", "attempt": "1204", "failed": "2026-11-21T10:00:00Z"}}}})
 	}))
 	defer service.Close()
@@ -455,7 +455,9 @@ func TestColumnsOfMessages(t *testing.T) {
 		"name":  "an-id\n",
 		"jsonl": `"attempt":"1204"`,
 	} {
-		if out, _ := run(t, 0, strings.Fields(list+format)...); !strings.Contains(out, want) || asked != "queue,body.x,attempt,failed" {
+		out, errOut := run(t, 0, strings.Fields(list+format)...)
+		expect.Equal(t, strings.Contains(errOut, "1 held back, even once due: 1 paused\n"), format == "table", "%s says what is held back", format)
+		if !strings.Contains(out, want) || asked != "queue,body.x,attempt,failed" {
 			t.Errorf("%s: %q, of %s", format, out, asked)
 		}
 	}

@@ -71,6 +71,9 @@ left out unless the query names a state: state:discarded, or state:* for all.`,
 		if err != nil {
 			return err
 		}
+		if held := page.HeldBack(); held != "" && p.format == "table" {
+			fmt.Fprintln(p.err, plain(held))
+		}
 		if page.Bounded != "" {
 			fmt.Fprintln(p.err, plain(page.Bounded))
 		}
@@ -279,9 +282,13 @@ func facts(w io.Writer, m inspect.Detail, now time.Time) {
 			why += fmt.Sprintf(" (since %s)", timeText(x.Since))
 		}
 		if x.Until != nil {
-			why += ", tries again " + until(x.Until)
+			why += ", next probe " + until(x.Until)
 		}
-		all = append(all, [2]string{"Held back by", why})
+		head := "Held back by"
+		if m.State == inspect.Parked {
+			head = "A replay waits"
+		}
+		all = append(all, [2]string{head, why})
 	}
 	for _, n := range m.Notes {
 		all = append(all, [2]string{"Note", n})
@@ -395,7 +402,7 @@ func queueColumns(now time.Time) []column[inspect.Queue] {
 			}})
 	}
 	return append(append(columns, inspect.QueueCounts...), []column[inspect.Queue]{
-		{Field: "Discarded", Narrow: 4}, {Head: "Next due", Field: "NextDue", Narrow: 1}, {Field: "Policy", Narrow: 2},
+		{Field: "Discarded", Narrow: 4}, {Head: "Next due", Narrow: 1, Value: nextDue}, {Field: "Policy", Narrow: 2},
 		{Head: "Retries", Narrow: inspect.Below, Value: func(q inspect.Queue) any { return retries(q, now) }},
 	}...)
 }
@@ -414,7 +421,7 @@ func queueDetail(w io.Writer, q inspect.QueueDetail, now time.Time) {
 		all = append(all, [2]string{cmp.Or(c.Head, c.Field), value})
 	}
 	for _, c := range q.Conditions {
-		all = append(all, [2]string{"Wrong now", fmt.Sprintf("%s (since %s)", c.Text, timeText(&c.Since))})
+		all = append(all, [2]string{"Wrong now", fmt.Sprintf("%s (since %s)", c, timeText(&c.Since))})
 	}
 	all = append(all, [2]string{"Last minute", fmt.Sprintf("%s failed, %s retried, %s parked", count(q.Failed),
 		count(q.Retried), count(q.ParkedIn))})
@@ -461,10 +468,17 @@ func retries(q inspect.Queue, now time.Time) string {
 	state := q.Throttle.Text()
 	switch h := q.Pause; {
 	case h != nil:
-		return strings.TrimSuffix(fmt.Sprintf("paused %s by %s: %s", ago(&h.Since, now), h.By, h.Reason), ": ")
+		text := strings.TrimSuffix(fmt.Sprintf("paused %s by %s: %s", ago(&h.Since, now), h.By, h.Reason), ": ")
+		for _, also := range q.Holds()[1:] {
+			text += "; " + also.Why
+		}
+		return text
 	case q.Unreachable != "": // as on the page: it must be repaired first
 		return "no: " + q.Unreachable
 	case q.Throttle.KeepsBack():
+		if q.Throttle.Until != nil {
+			state += "; next probe " + untilText(q.Throttle.Until, now)
+		}
 		return state
 	case q.Policy == "":
 		return "no: no policy names it"

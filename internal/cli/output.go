@@ -129,6 +129,9 @@ func rows[T any](w io.Writer, columns []column[T], all []T, now time.Time) {
 
 // noted is rows with a text below each of them.
 func noted[T any](w io.Writer, columns []column[T], all []T, now time.Time, note func(T) string) {
+	columns = slices.DeleteFunc(slices.Clone(columns), func(c column[T]) bool {
+		return c.Rare && !slices.ContainsFunc(all, func(v T) bool { return c.Of(v) != "" })
+	})
 	row, narrow := make([]string, len(columns)), make([]int, len(columns))
 	for i, c := range columns {
 		row[i], narrow[i] = strings.ToUpper(cmp.Or(c.Head, c.Field)), c.Narrow
@@ -163,9 +166,6 @@ func valueText(v any, now time.Time) string {
 	case *time.Time:
 		return ago(v, now)
 	case inspect.Ahead:
-		if v.Held != "" && v.Time != nil && !v.After(now) {
-			return v.Held
-		}
 		return untilText(v.Time, now)
 	}
 	return fmt.Sprint(v)

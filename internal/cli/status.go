@@ -60,6 +60,9 @@ func status(w io.Writer, st inspect.Overview, now time.Time) {
 	}
 }
 
+// maxPaused is how many paused queues are named among what is wrong.
+const maxPaused = 3
+
 func health(w io.Writer, st inspect.Overview, now time.Time) {
 	prose(w, fmt.Sprintf("redrive %s, up %s, RabbitMQ at %s", st.Version,
 		policy.FormatDuration(now.Sub(st.Since).Round(time.Second)), st.Broker))
@@ -75,6 +78,18 @@ func health(w io.Writer, st inspect.Overview, now time.Time) {
 			line = "not ready: " + line
 		}
 		prose(w, line)
+	}
+	paused := 0
+	for _, q := range st.Queues {
+		if q.Pause == nil {
+			continue
+		}
+		if paused++; paused <= maxPaused {
+			prose(w, fmt.Sprintf("queue %s: %s", q.Name, retries(q, now)))
+		}
+	}
+	if more := paused - maxPaused; more > 0 {
+		fmt.Fprintf(w, "and %d more paused: redrive queues\n", more)
 	}
 	fmt.Fprintf(w, "%s waiting: %s\n", count(st.Waiting), st.Due())
 	for _, notice := range st.Notices {
@@ -107,6 +122,14 @@ func replicas(w io.Writer, all []inspect.Replica, now time.Time) {
 // elsewhere reports whether messages of a queue wait in RabbitMQ.
 func elsewhere(q inspect.Queue) bool { return q.Way != "" && q.Way != "disk" && q.Way != "redis" }
 
+// nextDue returns the time, or what holds the message back.
+func nextDue(q inspect.Queue) any {
+	if held := q.Held(); held != "" && q.NextDue != nil {
+		return held
+	}
+	return inspect.Ahead{Time: q.NextDue}
+}
+
 func failing(w io.Writer, st inspect.Overview, now time.Time) {
 	fmt.Fprintln(w)
 	columns := []column[inspect.Queue]{
@@ -117,7 +140,7 @@ func failing(w io.Writer, st inspect.Overview, now time.Time) {
 			}
 			return q.Waiting
 		}},
-		{Head: "Next due", Value: func(q inspect.Queue) any { return inspect.Ahead{Time: q.NextDue} }},
+		{Head: "Next due", Value: nextDue},
 		{Field: "Parked"}, {Head: "Failed/min", Field: "Failed", Narrow: 2},
 		{Head: "Retried/min", Field: "Retried", Narrow: 6}, {Head: "Parked/min", Field: "ParkedIn", Narrow: 7},
 	}
@@ -273,10 +296,8 @@ func failed(w io.Writer, all []inspect.Message, now time.Time) {
 		row := fmt.Sprintf("%s  %-36s  %s", m.Failed.UTC().Format(time.TimeOnly), plain(m.ID), cell(m.Queue))
 		what, why := fmt.Sprintf("attempt %d, ", m.Attempt), m.Reason
 		switch {
-		case m.Held != "":
-			what += m.Held
 		case m.Due != nil:
-			what += "due " + untilText(m.Due, now)
+			what += strings.TrimSuffix("due "+untilText(m.Due, now)+", "+m.Held, ", ")
 		default:
 			what += strings.TrimSuffix(m.State+", "+m.ParkedFor, ", ")
 		}

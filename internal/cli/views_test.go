@@ -167,6 +167,9 @@ var views = map[string]func(*rapid.T, io.Writer, time.Time) (lines int){
 		if slices.ContainsFunc(st.Queues, func(q inspect.Queue) bool { return q.Way == "levels" }) {
 			lines += 2 // that RabbitMQ's are not counted
 		}
+		if n := len(slices.DeleteFunc(slices.Clone(st.Queues), func(q inspect.Queue) bool { return q.Pause == nil })); n > 0 {
+			lines += min(n, 4) // the first three, and how many more
+		}
 		status(w, st, now)
 		return lines
 	},
@@ -376,11 +379,14 @@ func TestDueTimesAreForPeople(t *testing.T) {
 			rows(w, inspect.MessageColumns, []inspect.Message{{ID: "x", State: "waiting", Due: &due},
 				{ID: "y", State: "waiting", Due: &due, Held: "breaker open"}}, now)
 		})
-		if late <= 0 {
-			expect.Contains(t, out, "a message that is held back", "  breaker open  ")
-		} else {
-			expect.Equal(t, strings.Count(out, "  "+want+"  "), 2, "a message that is not due yet")
-		}
+		expect.Equal(t, strings.Count(out, "  "+want+"  "), 2, "when they are due")
+		expect.Contains(t, out, "what holds one back", "  HELD BACK  ", "  breaker open  ")
+		none := text(func(w io.Writer) { rows(w, inspect.MessageColumns, []inspect.Message{{ID: "x"}}, now) })
+		expect.Equal(t, strings.Contains(none, "HELD BACK"), false, "where none is held back, the column")
+		none = text(func(w io.Writer) {
+			detail(w, inspect.Detail{Message: inspect.Message{State: "parked"}, HeldBy: []inspect.Hold{{Why: "paused by ana"}}}, now)
+		})
+		expect.Contains(t, strings.Join(strings.Fields(none), " "), "a parked one", "A replay waits paused by ana")
 		if !strings.Contains(out, "  "+want+"  ") {
 			t.Errorf("due in %s: %q is not in\n%s", late, want, out)
 		}
@@ -472,6 +478,12 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 				Attempt: 3, Due: &due, Reason: "rejected", Size: &size, Error: why}}, now)
 		}, []string{"^ID +QUEUE +STATE +WHEN$", "^" + oneID + " +" + queue.Name + " +waiting +in 1h$", "^    why: the card was declined ", "^    card was declined the card was declined the card was declined $",
 			"^Left out: SIZE, REASON, ATTEMPT; --wide shows all.$"}},
+		"paused": {func(w io.Writer) {
+			paused := queue
+			paused.Pause = &inspect.QueuePause{By: "dana", Since: now, Reason: "a leak"}
+			paused.Throttle = &inspect.ThrottleView{State: "open", Why: "9 of 10 failed"}
+			health(w, inspect.Overview{Ready: true, Since: now, Queues: []inspect.Queue{paused, queue, paused, paused, paused}}, now)
+		}, []string{"(?s)^queue shop.warehouse.orders: paused now by dana: a leak; its breaker is open: 9\\nof 10 failed; no", "^and 1 more paused: redrive queues$"}},
 		"status": {func(w io.Writer) { status(w, inspect.Overview{Since: now, Queues: []inspect.Queue{queue}}, now) },
 			[]string{"^QUEUE +POLICY +WAITING +NEXT DUE +PARKED +FAILED/MIN$", "^Left out: PARKED/MIN, RETRIED/MIN, WAITS IN; "}},
 		"queues": {func(w io.Writer) { rows(w, queueColumns(now), []inspect.Queue{queue}, now) },
@@ -499,8 +511,12 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 		"paused queues": {func(w io.Writer) {
 			paused := queue
 			paused.Pause = &inspect.QueuePause{By: "dana", Since: now}
+			paused.NextDue, paused.Throttle = &now, &inspect.ThrottleView{State: "half-open", Why: "up to 3 probes are sent"}
 			rows(w, queueColumns(now), []inspect.Queue{paused}, now)
-		}, []string{"^    retries: paused now by dana$"}},
+			paused.Pause, paused.Throttle = nil, &inspect.ThrottleView{State: "open", Why: "9 of 10 failed", Until: &longAgo}
+			rows(w, queueColumns(longAgo.Add(-13*time.Second)), []inspect.Queue{paused}, now)
+		}, []string{"^    retries: paused now by dana; its breaker is half-open; no probe is sent\n    while it is paused$",
+			"^    retries: breaker open: 9 of 10 failed; next probe in 13s$", " paused +warehouse$", " breaker open$"}},
 		"parked messages": {func(w io.Writer) {
 			rows(w, inspect.MessageColumns, []inspect.Message{{ID: oneID, Queue: queue.Name, State: "parked", Attempt: 3,
 				Error: "no stock", ParkedFor: "it failed 3 times", ParkedAt: &longAgo}}, now)
@@ -682,7 +698,7 @@ func TestTailFitsTheTerminal(t *testing.T) {
 		t.Errorf("at 80 it shows %s", got)
 	}
 	waiting.Held = "breaker open"
-	expect.Equal(t, strings.HasPrefix(shown(80, waiting), row+"breaker open; why: "), true, "it says what holds it back")
+	expect.Equal(t, strings.HasPrefix(shown(80, waiting), row+"due in 1m, breaker open; why: "), true, "it says what holds it back")
 	parked := inspect.Message{ID: oneID, Queue: "orders", Attempt: 3, State: "parked", ParkedFor: "no policy",
 		Failed: now, Reason: "expired"}
 	expect.Equal(t, shown(80, parked), row+"parked, no policy; why: expired\n", "a parked one")
@@ -734,7 +750,7 @@ func TestAMessageSaysWhatHoldsItBack(t *testing.T) {
 		t.Error(retried)
 	}
 	for _, want := range []string{"State              waiting; held back: breaker open", "Note on its error  call Ann",
-		"Held back by       breaker open (since ", "paused by ana", ", tries again ", ", 2h after it was due; paused by bo (since "} {
+		"Held back by       breaker open (since ", "paused by ana", ", next probe ", ", 2h after it was due; paused by bo (since "} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("%q is not in\n%s", want, shown)
 		}
@@ -805,7 +821,7 @@ func TestAQueueIsShownWhole(t *testing.T) {
 	}
 	shown := text(func(w io.Writer) { queueDetail(w, q, now) })
 	for _, want := range []string{
-		`^Queue +orders eu$`, `^Parked +1,204$`, `^Next due +in 1m$`, `^Wrong now +the queue is full \(since 2023-11-14 21:13:20 UTC\)$`,
+		`^Queue +orders eu$`, `^Parked +1,204$`, `^Next due +in 1m$`, `^Wrong now +queue orders eu: the queue is full \(since 2023-11-14 21:13:20 UTC\)$`,
 		`^Last minute +7 failed, 0 retried, 0 parked$`, `^Policy +all$`, `^Applies because +orders \* matches the queue$`,
 		`^Backoff +10s, jitter none$`, `^Limits +none: retried as soon as due$`, `^max_age +2h$`,
 		`^ID +WAITING +PARKED +LAST +WHAT +FAILED +STATE +NOTE$`, `^5a1f0c2b9e3d4a76 +0 +900 .* card declined`,

@@ -2,6 +2,7 @@
 package condition
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -189,26 +190,40 @@ func Mild(all []Condition) string {
 	return Kinds[all[0].Kind].Mild
 }
 
+const whilePaused = "; no probe is sent while it is paused"
+
+// WhilePaused says in which state the breaker of a paused queue is, and why.
+func WhilePaused(state, why string) string {
+	if state == "half-open" {
+		why = "" // it speaks of probes
+	}
+	return strings.TrimSuffix(state+": "+why, ": ") + whilePaused
+}
+
 const maxNames = 3
 
 func Summary(all []Condition) (lines []string) {
-	var kinds []Kind
-	of := map[Kind][]Condition{}
+	var many []string
+	of := map[string][]Condition{}
 	for _, c := range all {
-		if of[c.Kind] == nil {
-			kinds = append(kinds, c.Kind)
+		row := cmp.Or(Kinds[c.Kind].Many, string(c.Kind))
+		if strings.HasSuffix(c.Text, whilePaused) {
+			row = "queues are paused, and their breakers are not closed"
 		}
-		of[c.Kind] = append(of[c.Kind], c)
+		if of[row] == nil {
+			many = append(many, row)
+		}
+		of[row] = append(of[row], c)
 	}
-	for _, k := range kinds {
-		some := of[k]
+	for _, row := range many {
+		some := of[row]
 		switch n := len(some); {
-		case n > 1 && Kinds[k].OfQueue:
+		case n > 1 && some[0].OfQueue():
 			var names []string
 			for _, c := range some[:min(n, maxNames)] {
 				names = append(names, c.Queue)
 			}
-			line := fmt.Sprintf("%d %s: %s", n, Kinds[k].Many, strings.Join(names, ", "))
+			line := fmt.Sprintf("%d %s: %s", n, row, strings.Join(names, ", "))
 			if n > maxNames {
 				line += fmt.Sprintf(" and %d more", n-maxNames)
 			}
@@ -236,14 +251,15 @@ func LineReady(line string) bool {
 // Set holds the present conditions. It is safe for concurrent use.
 type Set struct {
 	changed func(ready, intakeStopped bool) // called when either may have changed
+	paused  func() []string                 // the queues that people have paused
 
 	mu    sync.Mutex
 	holds map[key]Condition
 	until map[key]time.Time // when those of PutFor end
 }
 
-func NewSet(changed func(ready, intakeStopped bool)) *Set {
-	return &Set{changed: changed, holds: map[key]Condition{}, until: map[key]time.Time{}}
+func NewSet(changed func(ready, intakeStopped bool), paused func() []string) *Set {
+	return &Set{changed: changed, paused: paused, holds: map[key]Condition{}, until: map[key]time.Time{}}
 }
 
 // Put adds or changes a condition, or removes it if c has no text. A condition that is there already keeps its Since; a
@@ -317,15 +333,37 @@ func (s *Set) Ready() bool {
 // Text returns the text of the condition with of's kind, queue and target, or "" if there is none.
 func (s *Set) Text(of Condition) string {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.holds[of.key()].Text
+	c := s.holds[of.key()]
+	s.mu.Unlock()
+	return s.told([]Condition{c})[0].Text
 }
 
 func (s *Set) All() []Condition {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.expire()
-	return slices.Collect(maps.Values(s.holds))
+	all := slices.Collect(maps.Values(s.holds))
+	s.mu.Unlock()
+	return s.told(all)
+}
+
+// told changes the texts of the breakers of paused queues. It is called without mu, since paused has a lock of its own.
+func (s *Set) told(all []Condition) []Condition {
+	var paused []string
+	asked := false
+	for i, c := range all {
+		if c.Kind != Breaker {
+			continue
+		}
+		if !asked {
+			paused, asked = s.paused(), true
+			slices.Sort(paused)
+		}
+		if _, is := slices.BinarySearch(paused, c.Queue); is {
+			state, why, _ := strings.Cut(c.Text, ": ")
+			all[i].Text = WhilePaused(state, why)
+		}
+	}
+	return all
 }
 
 // maxOfQueues bounds the listed conditions of queues.

@@ -20,16 +20,14 @@ type Column[T any] struct {
 	Help  string // on the page: what the heading means
 	// Narrow says what happens where a terminal is too narrow: 0 stays, of the others the highest goes first.
 	Narrow int
+	Rare   bool // a list leaves it out if it is "" in all rows
 }
 
 // Below is the Narrow of a column with long text: it goes first, to a line of its own below the row.
 const Below = math.MaxInt
 
-// Ahead is shown as the time left; when it has passed, as what holds the message back, or "now".
-type Ahead struct {
-	*time.Time
-	Held string
-}
+// Ahead is shown as the time left, or how long ago it was.
+type Ahead struct{ *time.Time }
 
 // Of returns the column's value: a text, a number, a time, or an Ahead. Nil: not known.
 func (c Column[T]) Of(v T) any {

@@ -93,13 +93,12 @@ var MessageColumns = []Column[Message]{
 	{Field: "ID"}, {Field: "Queue"}, {Field: "State"}, {Field: "Attempt", Narrow: 2, Value: Message.Failures},
 	{Head: "When", Narrow: 1, Value: func(m Message) any {
 		switch {
-		case m.Paused:
-			return "paused"
 		case m.Due != nil:
-			return Ahead{m.Due, m.Held}
+			return Ahead{m.Due}
 		}
 		return cmp.Or(m.ParkedAt, m.RetriedAt, &m.Failed)
 	}},
+	{Head: "Held back", Field: "Held", Narrow: Below, Rare: true},
 	{Field: "Reason", Narrow: 3}, {Field: "Size", Narrow: 4},
 	{Head: "Why", Narrow: Below, Value: func(m Message) any {
 		if m.ParkedFor == "" || m.Error == "" {
@@ -131,7 +130,7 @@ type Detail struct {
 	Message
 	GroupNotes []string       `json:"group_notes,omitempty" doc:"On its group, and those it was replayed from."`
 	Away       string         `json:"away,omitempty" doc:"Of a retried one: where its body and headers are."`
-	HeldBy     []Hold         `json:"held_by,omitempty" doc:"What keeps a waiting one back, even once it is due."`
+	HeldBy     []Hold         `json:"held_by,omitempty" doc:"What keeps a waiting one back, even once due; or a parked one, once replayed."`
 	Timeline   []Step         `json:"timeline" doc:"Each failure and what came of it, oldest first."`
 	Properties []Property     `json:"properties" doc:"AMQP's own, as first published."`
 	Headers    []Header       `json:"headers"`
@@ -234,6 +233,24 @@ type Page struct {
 	Whole   bool   `json:"-"` // the caller sees messages unmasked, and may export them
 }
 
+// HeldBack says how many of its messages are held back, and by what; page and command line show it.
+func (p Page) HeldBack() string {
+	total, by := 0, map[string]int{}
+	for _, m := range p.Messages {
+		if m.Held != "" {
+			total, by[m.Held] = total+1, by[m.Held]+1
+		}
+	}
+	if total == 0 {
+		return ""
+	}
+	var parts []string
+	for _, what := range slices.Sorted(maps.Keys(by)) {
+		parts = append(parts, fmt.Sprintf("%d %s", by[what], what))
+	}
+	return fmt.Sprintf("%d held back, even once due: %s", total, strings.Join(parts, ", "))
+}
+
 // Shown is a record as a message, as its caller sees it.
 func (in *Inspector) Shown(by auth.Caller, l store.Listed) Message {
 	return in.shown(by, l, in.Store.GroupOf(l.Record))
@@ -305,13 +322,14 @@ func (in *Inspector) detail(ctx context.Context, by auth.Caller, l store.Listed)
 		return Detail{}, err
 	}
 	_, paused := pauses[r.Queue]
-	if d.Paused = paused && r.State == store.Waiting; r.State == store.Waiting {
+	d.Paused = paused && r.State == store.Waiting
+	if r.State == store.Waiting || r.State == store.Parked {
 		if d.HeldBy, err = in.heldBy(ctx, r, pauses); err != nil {
 			return Detail{}, err
 		}
-		if h := d.Holding(); h != nil {
-			d.Held = h.What
-		}
+	}
+	if h := d.Holding(); h != nil && r.State == store.Waiting {
+		d.Held = h.What
 	}
 	if d.GroupNotes, err = in.groupNotes(ctx, l.Record); err != nil {
 		return Detail{}, err
@@ -371,26 +389,34 @@ func (in *Inspector) groupNotes(ctx context.Context, r *store.Record) (all []str
 	return all, err
 }
 
-// heldBy returns what keeps a waiting record back. Pauses and breakers stop retries, and no forwards.
+// heldBy returns what keeps a waiting record back, or would a parked one that is replayed. Pauses and breakers stop
+// retries, and no forwards.
 func (in *Inspector) heldBy(
 	ctx context.Context, r *store.Record, pauses map[string]QueuePause,
 ) (all []Hold, err error) {
+	forward := r.Forward
+	if r.State == store.Parked {
+		forward = nil // a replay drops it
+	}
 	var conditions []condition.Condition
 	if in.Conditions != nil {
 		conditions = in.Conditions()
 	}
 	for _, c := range conditions {
-		if c.Kind == condition.Publish || r.Forward != nil && c.Kind == condition.Forward && c.Queue == r.Queue &&
-			c.Target == r.Forward.String() {
+		if c.Kind == condition.Publish || forward != nil && c.Kind == condition.Forward && c.Queue == r.Queue &&
+			c.Target == forward.String() {
 			all = append(all, Hold{What: "stopped", Why: c.String(), Since: &c.Since})
 		}
 	}
 	s := visibleQueues{Inspector: in, pauses: pauses}
-	if s.forced, err = ForcedBreakers(ctx, in.Store); err != nil || r.Forward != nil {
+	if s.forced, err = ForcedBreakers(ctx, in.Store); err != nil || forward != nil {
 		return all, err
 	}
 	q := s.shown([]store.QueueCount{{Queue: r.Queue, Waiting: 1, NextDue: r.Due}})[0]
 	all = append(all, q.Holds()...)
+	if r.State == store.Parked {
+		return all, nil
+	}
 	if limit := q.Throttle.LimitText(); limit != "" {
 		all = append(all, Hold{Why: "retries are " + limit})
 	}

@@ -163,10 +163,13 @@ const maxOverviewGroups = 5
 
 // judge says what a person on call should know first; page, API and command line show it.
 func (o *Overview) judge() {
-	held := 0
+	held, paused := 0, 0
 	for _, q := range o.Queues {
 		if q.HeldBack() {
 			held++
+		}
+		if q.Pause != nil {
+			paused++
 		}
 	}
 	switch wrong, parked := len(o.Conditions), o.PerMinute.Parked; {
@@ -193,6 +196,12 @@ func (o *Overview) judge() {
 		} else if o.Parked > 1 {
 			o.Verdict += ", but " + hint.Thousands(fmt.Sprint(o.Parked)) + " messages are parked and wait for a person"
 		}
+	}
+	// A pause that a person ordered is not wrong, but explains what waits.
+	if wrong := len(o.Conditions) > 0; wrong && paused == 1 {
+		o.Verdict += ", and retries of 1 queue are paused"
+	} else if wrong && paused > 1 {
+		o.Verdict += fmt.Sprintf(", and retries of %d queues are paused", paused)
 	}
 }
 
@@ -482,6 +491,19 @@ func (t *ThrottleView) Text() string {
 		return strings.TrimSuffix("breaker "+t.State+": "+t.Why, ": ")
 	}
 	return ""
+}
+
+// whilePaused is Text of a queue that a person has paused, or "" if nothing else would hold it back for long.
+func (t *ThrottleView) whilePaused() string {
+	switch {
+	case !t.KeepsBack() || t.NoConsumer == nil && t.State == string(throttle.Ramp):
+		return ""
+	case t.NoConsumer != nil:
+		return "it has no consumers"
+	case t.Forced != nil:
+		return "its breaker is " + condition.WhilePaused("set to "+t.Forced.To+" by "+t.Forced.By, "")
+	}
+	return "its breaker is " + condition.WhilePaused(t.State, t.Why)
 }
 
 // Name says in a word or two what stops retries.

@@ -422,6 +422,15 @@ func TestTheVerdict(t *testing.T) {
 	}
 	says(all, "1 thing is wrong")
 	says(limited, "nothing is wrong")
+	for _, step := range []struct{ queue, all, limited string }{
+		{"orders", "1 thing is wrong, and retries of 1 queue are paused", "nothing is wrong"},
+		{"mail", "1 thing is wrong, and retries of 2 queues are paused", "retries of 1 queue are held back"},
+	} {
+		must(t, d.Store.PutEntries(ctx, []store.Entry{{Name: store.PausePrefix + step.queue, Value: []byte(`{"by":"ana"}`)}}))
+		says(all, step.all)
+		says(limited, step.limited)
+	}
+	must(t, d.Store.PutEntries(ctx, []store.Entry{{Name: store.PausePrefix + "orders"}, {Name: store.PausePrefix + "mail"}}))
 	d.Ready = func() bool { return false }
 	says(limited, "not ready")
 	d.Ready = func() bool { return true }

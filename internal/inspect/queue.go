@@ -51,21 +51,31 @@ type QueuePause struct {
 }
 
 // HeldBack reports whether due messages are not retried, or not all: see Holds.
-func (q *Queue) HeldBack() bool { return len(q.Holds()) > 0 }
+func (q Queue) HeldBack() bool { return len(q.Holds()) > 0 }
 
-// Holds returns why its due messages are not retried: a pause, a failing publish, no consumers, the breaker.
-func (q *Queue) Holds() (all []Hold) {
+// Holds returns why its due messages are not retried: a pause, a failing publish, no consumers, the breaker. What comes
+// later holds them too, but would not be tried before what comes first is over.
+func (q Queue) Holds() (all []Hold) {
 	if p := q.Pause; p != nil {
-		why := strings.TrimSuffix(fmt.Sprintf("retries are paused by %s: %s", p.By, p.Reason), ": ")
-		all = append(all, Hold{What: "paused", Why: why, Since: &p.Since})
+		all = append(all, Hold{What: "paused", Why: "retries are " + p.Text(), Since: &p.Since})
 	}
 	if q.Unreachable != "" {
 		all = append(all, Hold{What: "stopped", Why: "retries are stopped: " + q.Unreachable})
 	}
-	if t := q.Throttle; t.KeepsBack() {
+	if t := q.Throttle; t.KeepsBack() && q.Pause == nil {
 		all = append(all, Hold{What: t.Name(), Why: t.Text(), Since: cmp.Or(t.NoConsumer, t.Since), Until: t.Until})
+	} else if why := t.whilePaused(); why != "" && q.Pause != nil {
+		all = append(all, Hold{What: t.Name(), Why: why, Since: cmp.Or(t.NoConsumer, t.Since)})
 	}
 	return all
+}
+
+// Held names in a word or two what holds its due messages back first, or is "".
+func (q Queue) Held() string {
+	if h := holding(q.Holds()); h != nil {
+		return h.What
+	}
+	return ""
 }
 
 // AtBroker is a queue as RabbitMQ has it.
@@ -268,8 +278,8 @@ func (in *Inspector) Queue(ctx context.Context, by auth.Caller, name string) (d 
 		func(l store.Listed) (bool, error) {
 			m := in.Shown(by, l)
 			m.Paused = d.Pause != nil
-			if h := holding(d.Holds()); h != nil && l.Record.Forward == nil {
-				m.Held = h.What
+			if l.Record.Forward == nil {
+				m.Held = d.Held()
 			}
 			d.Next = append(d.Next, m)
 			return len(d.Next) < maxNext, nil

@@ -130,10 +130,7 @@ func (s *search) heldIn(queue string) string {
 	if known {
 		return what
 	}
-	q := s.queues.shown([]store.QueueCount{{Queue: queue}})[0]
-	if h := holding(q.Holds()); h != nil {
-		what = h.What
-	}
+	what = s.queues.shown([]store.QueueCount{{Queue: queue}})[0].Held()
 	s.held[queue] = what
 	return what
 }

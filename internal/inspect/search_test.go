@@ -1,6 +1,7 @@
 package inspect_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -802,6 +803,7 @@ func TestWhatHoldsAMessageBack(t *testing.T) {
 		v.State, v.Why, v.Since, v.Until = "open", "9 of 10 failed", &now, &until
 	})
 	limited := view(func(v *inspect.ThrottleView) { v.LimitedBy = throttle.WhyRate })
+	const none = "; no probe is sent while it is paused"
 	const paused, before = "retries are paused by ana: the supplier is down, since", "messages of its queue " +
 		"that are due before it: 2"
 	for name, is := range map[string]struct {
@@ -811,12 +813,23 @@ func TestWhatHoldsAMessageBack(t *testing.T) {
 		forward         *store.Destination
 		want            string
 		listed          string // as a tag in the list
+		state           store.State
 	}{
 		"nothing":             {throttle: limited},
 		"those due before it": {overdue: true, want: before},
 		"a person":            {paused: true, want: paused, listed: "paused"},
 		"its breaker": {paused: true, throttle: open,
-			want: paused + "; breaker open: 9 of 10 failed, since, until", listed: "paused"},
+			want: paused + "; its breaker is open: 9 of 10 failed" + none + ", since", listed: "paused"},
+		"its probes": {paused: true, throttle: view(func(v *inspect.ThrottleView) { v.State, v.Why = "half-open", "3 are sent" }),
+			want: paused + "; its breaker is half-open" + none, listed: "paused"},
+		"its breaker by a person": {paused: true, listed: "paused", throttle: view(func(v *inspect.ThrottleView) {
+			v.State, v.Forced = "open", &inspect.Forced{To: "open", By: "bo"}
+		}), want: paused + "; its breaker is set to open by bo" + none},
+		"its ramp": {paused: true, throttle: view(func(v *inspect.ThrottleView) { v.State = "ramp" }), want: paused, listed: "paused"},
+		"no consumers of a paused one": {paused: true, throttle: view(func(v *inspect.ThrottleView) { v.NoConsumer = &now }),
+			want: paused + "; it has no consumers, since", listed: "paused"},
+		"a parked one": {overdue: true, paused: true, state: store.Parked, throttle: limited, forward: dead, holds: []condition.Condition{
+			{Kind: condition.Forward, Queue: "orders", Target: dead.String(), Text: "full"}}, want: paused},
 		"its breaker alone": {overdue: true, throttle: open, want: "breaker open: 9 of 10 failed, since, until; " + before,
 			listed: "breaker open"},
 		"no consumers": {throttle: view(func(v *inspect.ThrottleView) { v.NoConsumer = &now }),
@@ -855,7 +868,7 @@ func TestWhatHoldsAMessageBack(t *testing.T) {
 			}
 			var all []*store.Record
 			for i := range 3 {
-				r := record("orders", store.Waiting, "x")
+				r := record("orders", cmp.Or(is.state, store.Waiting), "x")
 				r.Due, r.Forward = now.Add(time.Duration(i)*time.Second), is.forward
 				if is.overdue {
 					r.Due = r.Due.Add(-time.Minute)
@@ -882,7 +895,10 @@ func TestWhatHoldsAMessageBack(t *testing.T) {
 			for _, m := range p.Messages {
 				expect.Equal(t, m.Held, is.listed, "held back by, in the list")
 			}
-			if h := m.Holding(); h != nil && h.What != m.Held || (h == nil) != (m.Held == "") || is.listed != "" && m.Held != is.listed {
+			some := map[bool]string{true: "3 held back, even once due: 3 " + is.listed}[is.listed != ""]
+			expect.Equal(t, p.HeldBack(), some, "held back on the page")
+			if h := m.Holding(); m.State == inspect.Waiting &&
+				(h != nil && h.What != m.Held || (h == nil) != (m.Held == "") || is.listed != "" && m.Held != is.listed) {
 				t.Errorf("held by %+v, in a word %q, in the list %q", h, m.Held, is.listed)
 			}
 		})

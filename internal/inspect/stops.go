@@ -32,11 +32,12 @@ const (
 	maxLateBy = 5
 )
 
-func (p *QueuePause) text() string { return strings.TrimSuffix("paused by "+p.By+": "+p.Reason, ": ") }
+// Text says who paused it, and why.
+func (p *QueuePause) Text() string { return strings.TrimSuffix("paused by "+p.By+": "+p.Reason, ": ") }
 
 // StopOf returns the stop of a pause that is over at until.
 func (p *QueuePause) StopOf(until time.Time) Stop {
-	return Stop{Why: p.text(), Since: p.Since, Until: until}
+	return Stop{Why: p.Text(), Since: p.Since, Until: until}
 }
 
 // Entry returns the entry of a stop of a queue.

@@ -27,8 +27,8 @@ import (
 )
 
 // newConditions returns the conditions of a starting service: three connections are missing.
-func newConditions(m *metrics.Metrics) *condition.Set {
-	s := condition.NewSet(m.Ready)
+func newConditions(m *metrics.Metrics, paused func() []string) *condition.Set {
+	s := condition.NewSet(m.Ready, paused)
 	for _, k := range []condition.Kind{condition.Intake, condition.Parked, condition.Publish} {
 		s.Put(condition.Condition{Kind: k, Text: "connecting"})
 	}

@@ -35,7 +35,7 @@ import (
 
 func testConditions() (*condition.Set, *metrics.Metrics) {
 	m := metrics.New(memstore.New(), func() (uint64, uint64, error) { return 1 << 30, 1 << 20, nil }, "test", "")
-	return newConditions(m), m
+	return newConditions(m, func() []string { return nil }), m
 }
 
 // readyConditions returns the conditions of a ready service.
@@ -323,10 +323,17 @@ func TestAnOpenBreakerWithNothingWaitingIsNotNotified(t *testing.T) {
 func TestAnOpenBreakerIsACondition(t *testing.T) {
 	v := opened(t, testConfig(t)).vhosts[0]
 	connected(v.conditions)
+	const open, paused = "breaker of queue orders: open: the bank is down", "; no probe is sent while it is paused"
 	for _, step := range []struct{ to, want string }{
-		{"open", "breaker of queue orders: open: the bank is down"}, {"closed", ""}, {"open", "breaker of queue orders: open: the bank is down"}, {"auto", ""},
+		{"open", open}, {"closed", ""}, {"open", open}, {"pause", open + paused}, {"open", open + paused}, {"resume", open}, {"auto", ""},
 	} {
-		v.force("orders", step.to, "anna", "the bank is down")
+		if pause := step.to == "pause"; pause || step.to == "resume" {
+			v.scheduler.Pause("orders", pause)
+		} else {
+			v.force("orders", step.to, "anna", "the bank is down")
+		}
+		text := v.conditions.Text(of(condition.Breaker, "orders"))
+		expect.Equal(t, text, strings.TrimPrefix(step.want, "breaker of queue orders: "), "its text")
 		expect.Equal(t, strings.Join(condition.Lines(v.conditions.List()), "; "), step.want, "set to %s, the conditions", step.to)
 		named := strings.Contains(scraped(v.metrics), `redrive_condition{kind="breaker",queue="orders"} 1`)
 		expect.Equal(t, named, step.want != "", "set to %s, the metric names it", step.to)

@@ -101,6 +101,7 @@ type vhost struct {
 	since          time.Time
 	openMetrics    atomic.Pointer[metrics.Metrics] // metrics; nil until open has set it
 	openConditions atomic.Pointer[condition.Set]   // conditions; nil until open has set it
+	openScheduler  atomic.Pointer[retry.Scheduler] // scheduler, likewise
 	delayNeeded    chan struct{}                   // closed when a policy first waits in RabbitMQ
 	delayOnce      sync.Once                       // closes delayNeeded
 	refused        refusals
@@ -181,7 +182,7 @@ func (s *vhost) open(address string) error {
 	if shared, ok := s.store.(interface{ ID() string }); ok {
 		s.metrics.Store(shared.ID())
 	}
-	s.conditions = newConditions(s.metrics)
+	s.conditions = newConditions(s.metrics, s.pausedQueues)
 	s.stops = newStops()
 	s.openConditions.Store(s.conditions)
 	s.publisher = broker.NewPublisher(s.connection(condition.Publish, "redrive retries"))
@@ -226,6 +227,7 @@ func (s *vhost) open(address string) error {
 	s.quarantineConsumer.Redeclared = s.redeclared
 	s.openThrottle()
 	s.scheduler = retry.NewScheduler(s.store, s.sender, s.consumerThrottle, s.wake, s.events, s.Log, s.laneChanged)
+	s.openScheduler.Store(s.scheduler)
 	s.deadLetters = newDeadLetters(s)
 	s.followers = newFollowers(s.deadLetters)
 	s.queueWatch = newQueueWatch(s)
@@ -564,6 +566,13 @@ func advertised(listen string) string {
 		return listen
 	}
 	return net.JoinHostPort(name, port)
+}
+
+func (s *vhost) pausedQueues() []string {
+	if open := s.openScheduler.Load(); open != nil {
+		return open.Paused()
+	}
+	return nil
 }
 
 // conditionsAnywhere returns the conditions of each live replica, this one first.

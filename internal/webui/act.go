@@ -332,6 +332,7 @@ type editData struct {
 	inspect.Message
 	Ref      string
 	As       string // "document", "text", or "" where a body cannot be edited here
+	HeldBy   []inspect.Hold
 	Masked   string // why a part, or all, of the body is not shown
 	Steps    string // that a document goes back through
 	Content  string // of the text area
@@ -362,7 +363,7 @@ func (s *server) editOf(r *http.Request, c auth.Caller) (editData, error) {
 	if err != nil {
 		return editData{}, err
 	}
-	d := editData{Message: m.Message, Ref: id}
+	d := editData{Message: m.Message, HeldBy: m.HeldBy, Ref: id}
 	for _, h := range m.Headers {
 		if h.From == "publisher" && h.Type != "table" && h.Type != "array" && formKeeps(h.Name) && formKeeps(h.Value) {
 			d.Headers = append(d.Headers, editHeader{Header: h, Was: h.Value})

@@ -160,7 +160,7 @@ func (s *server) queue(r *http.Request, c auth.Caller) (view, error) {
 	}
 	d := queueData{QueueDetail: q, AtBroker: inspect.BrokerColumns,
 		Charts: []chart{flowChart(q.Hour, time.Now(), time.Minute), flowChart(q.Day, time.Now(), 30*time.Minute)}}
-	return view{template: "queue", title: "Queue " + short(60, name), nav: "/queues", queue: name,
+	return view{template: "queue", title: "Queue " + short(60, name), nav: "/queues",
 		command: command("redrive", "queues", name), data: d}, nil
 }
 

@@ -1098,7 +1098,7 @@ func TestALoadingPageKeepsItsTab(t *testing.T) {
 	})
 }
 
-// The banner has a line per kind of problem, and omits what the page itself says.
+// The banner has a line per kind of problem, and is the same on all pages.
 func TestTheBannerSaysOnceWhatIsWrong(t *testing.T) {
 	var holds []condition.Condition
 	h := webui.Handler(webtest.Stocked(inspect.Config{}), webui.Options{
@@ -1108,15 +1108,23 @@ func TestTheBannerSaysOnceWhatIsWrong(t *testing.T) {
 		{"/queues", "mail.send <b>", "", "2 queues' breakers hold retries back: mail.send, <b>"},
 		{"/queues", "a b c d e", "", "5 queues' breakers hold retries back: a, b, c and 2 more"},
 		{"/queues", "a", "", "breaker of queue a: open"},
-		{"/queues/mail.send", "mail.send a", "", "breaker of queue a: open"},
-		{"/queues/mail.send", "mail.send", "", ""},
+		{"/queues/mail.send", "mail.send a", "", "2 queues' breakers hold retries back: mail.send, a"},
+		{"/queues/mail.send", "mail.send", "", "breaker of queue mail.send: open"},
+		{"/queues", "a b c+ d+", "", "2 queues' breakers hold retries back: a, b; " +
+			"2 queues are paused, and their breakers are not closed: c, d"},
+		{"/queues", "c+", "", "breaker of queue c: half-open; no probe is sent while it is paused"},
 		{"/messages", "a b", condition.Silent + ": refused",
 			"2 queues' breakers hold retries back: a, b; RabbitMQ does not answer"},
 		{"/messages", "", "a; lost", "connections: a; lost"},
 	} {
 		holds = nil
 		for _, q := range strings.Fields(c.queues) {
-			holds = append(holds, condition.Condition{Kind: condition.Breaker, Queue: q, Text: "open"})
+			q, paused := strings.CutSuffix(q, "+")
+			text := "open"
+			if paused {
+				text = condition.WhilePaused("half-open", "3 probes are sent")
+			}
+			holds = append(holds, condition.Condition{Kind: condition.Breaker, Queue: q, Text: text})
 		}
 		if c.more != "" {
 			holds = append(holds, condition.Condition{Kind: condition.Connections, Text: c.more})
@@ -1734,16 +1742,34 @@ func TestAMessageSaysWhatHoldsItBack(t *testing.T) {
 	}
 	page := get(h, "/messages/"+r.ID.String()).Body.String()
 	const badge = `<span class="state stopped">breaker open</span> `
-	for _, want := range []string{`waiting</span> ` + badge + `<span class="dim">due</span>`, `<b>Held back</b>: ` + badge + `tries again <time`,
-		`<p class="ended">retried <time data-when="past"`, ">just now</time>", `<li><bdi>breaker open: 9 of 10 failed</bdi> <span class="dim">tries again</span> <time`, " after it was due",
+	for _, want := range []string{`waiting</span> <span class="dim">due</span> <time`, `ago</time>, ` + badge, `<b>Held back</b>: ` + badge + `next probe <time`,
+		`<p class="ended">retried <time data-when="past"`, ">just now</time>", `<li><bdi>breaker open: 9 of 10 failed</bdi><span class="dim">; next probe</span> <time`, " after it was due",
 		`<li><bdi>paused by &lt;bo&gt;</bdi> <span class="dim">since</span> <time`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not have %q", want)
 		}
 	}
 	for _, target := range []string{"/messages?q=state:waiting", "/messages?q=", "/queues/orders"} {
-		expect.Contains(t, get(h, target).Body.String(), target, badge)
+		expect.Contains(t, get(h, target).Body.String(), target, `ago</time>, `+badge)
 	}
+	expect.Contains(t, get(h, "/messages?q=due:<10m").Body.String(), "due soon", "; 1 held back, even once due: 1 breaker open.</p>")
+	parked := inspecttest.Record("orders", store.Parked, "x")
+	inspecttest.Add(t, shop.Store, parked)
+	if err := shop.PauseQueue(t.Context(), webtest.Root, "orders", "a <leak>"); err != nil {
+		t.Fatal(err)
+	}
+	root, at := scene{shop: shop, caller: webtest.Root}.handler(), "/messages/"+parked.ID.String()
+	for _, target := range []string{at, at + "/edit"} {
+		expect.Contains(t, get(root, target).Body.String(), target, `Replayed now, it waits:`, `: a &lt;leak&gt;</bdi> <span class="dim">since</span> <time`,
+			`its breaker is open: 9 of 10 failed; no probe is sent while it is paused`)
+	}
+	for _, target := range []string{"/queues/orders", "/health", "/", "/queues"} {
+		expect.Contains(t, get(root, target).Body.String(), target, `<bdi>a &lt;leak&gt;</bdi>; <bdi>its breaker is open: 9 of 10 failed; no probe is sent while`)
+	}
+	if err := shop.ResumeQueue(t.Context(), webtest.Root, "orders", ""); err != nil {
+		t.Fatal(err)
+	}
+	expect.Contains(t, get(h, "/queues").Body.String(), "/queues", `9 of 10 failed</bdi><span class="dim">; next probe</span> <time`)
 }
 
 // The audit page filters: by a form that needs no script, by a click on a person or an action, and on the next

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"path"
-	"slices"
 	"strings"
 	"time"
 
@@ -35,7 +34,6 @@ type view struct {
 	title    string
 	nav      string // which page of the navigation it belongs to
 	command  string // what shows or does the same on the command line
-	queue    string // whose conditions the page itself shows
 	status   int    // 0: 200
 	data     any
 	to       string // go there instead
@@ -164,9 +162,7 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v
 		Conditions: s.Conditions(c), Version: s.Version,
 		Now: time.Now(), URL: r.URL.RequestURI(), Did: did(r.URL.Query()), Data: v.data}
 	f.Mild = condition.Mild(f.Conditions) != ""
-	f.Wrong = condition.Summary(slices.DeleteFunc(slices.Clone(f.Conditions), func(c condition.Condition) bool {
-		return v.queue != "" && c.Queue == v.queue
-	}))
+	f.Wrong = condition.Summary(f.Conditions)
 	if c.Role == auth.NoRole {
 		f.Version = ""
 	} else if all := s.VHosts(); len(all) > 1 {
