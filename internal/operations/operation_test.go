@@ -675,7 +675,7 @@ func TestAPlanSaysWhatItWouldDoAndDoesNothing(t *testing.T) {
 		d.parked(t, "orders", 7)
 		d.parked(t, "idle", 2)
 		d.add(t, record("orders", store.Waiting, ""), record("orders", store.Discarded, ""), record("secret", store.Parked, ""))
-		must(t, d.PauseQueue(ctx, operator, "orders", ""))
+		must(t, d.PauseQueue(ctx, operator, "orders", "a leak"))
 		d.Inspector.Holds = func(c condition.Condition) string {
 			return map[condition.Condition]string{{Kind: condition.Breaker, Queue: "orders"}: "open: 9 of 10 failed"}[c]
 		}
@@ -691,6 +691,8 @@ func TestAPlanSaysWhatItWouldDoAndDoesNothing(t *testing.T) {
 			}
 		}
 		if len(p.Skipped) != 1 || p.Skipped[0].Count != 1 || !strings.Contains(p.Skipped[0].Why, "restore") || len(p.Warnings) != 3 ||
+			!slices.Contains(p.Warnings, `the retries of the queue "orders" are paused by `+operator.Name+
+				`: a leak; its messages wait until you resume it`) ||
 			!slices.Contains(p.Warnings, "breaker of queue orders: open: 9 of 10 failed; the messages wait until that is over") {
 			t.Errorf("skipped %+v, warnings %q", p.Skipped, p.Warnings)
 		}

@@ -294,14 +294,14 @@ func (r *Runner) checkQueues(ctx context.Context, by auth.Caller, p *Plan) error
 				there = append(there, q)
 			}
 		}
-		p.warn(there...)
+		p.warn(pauses, there...)
 		r.checkTargets(p, noAnswer)
 	case p.Verb.Info().ToQueue:
 		// A pause of retries stops no copy.
 		if err := r.Actions.CheckCopyQueue(ctx, by, p.To); err != nil {
 			p.Blocked = append(p.Blocked, err.Error())
 		} else if at, err := r.Inspect.AtBroker(ctx, p.To); err == nil {
-			p.warn(PlanQueue{Queue: p.To, Consumers: at.Consumers})
+			p.warn(nil, PlanQueue{Queue: p.To, Consumers: at.Consumers})
 		}
 	}
 	if noAnswer != "" && len(p.Queues) > 0 && p.Verb.Retries() {
@@ -389,14 +389,16 @@ func (p *Plan) replayedBefore() string {
 }
 
 // warn adds warnings about queues. It counts several, since the plan's table lists them.
-func (p *Plan) warn(queues ...PlanQueue) {
+func (p *Plan) warn(pauses map[string]inspect.QueuePause, queues ...PlanQueue) {
 	var idle, paused []string
 	for _, q := range queues {
 		if q.Consumers == 0 {
 			idle = append(idle, q.Queue)
 		}
 		if q.Paused {
-			paused = append(paused, q.Queue)
+			pause := pauses[q.Queue]
+			paused = append(paused, fmt.Sprintf("the retries of the queue %q are %s; its messages wait until you resume it",
+				q.Queue, pause.Text()))
 		}
 	}
 	say := func(of []string, one, many string) {
@@ -409,8 +411,7 @@ func (p *Plan) warn(queues ...PlanQueue) {
 		}
 	}
 	say(idle, "nothing consumes from the queue %q", "nothing consumes from %d of the queues")
-	say(paused, "the retries of the queue %q are paused: its messages wait until you resume it",
-		"the retries of %d of the queues are paused: their messages wait until you resume them")
+	say(paused, "%s", "the retries of %d of the queues are paused: their messages wait until you resume them")
 }
 
 // GetPlan returns a plan, also one that became an operation.
