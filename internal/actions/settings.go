@@ -185,7 +185,8 @@ func (a *Actions) notPaused(queue string) error {
 	case t.NoConsumer != nil:
 		return fmt.Errorf("%w by a person: it has no consumers, and they resume by themselves once it has one", err)
 	default:
-		return hint.Errorf("redrive breaker QUEUE closed retries all", "%w by a person, but held back: %s", err, t.Text())
+		return hint.Errorf("redrive breaker QUEUE closed retries all", "%w by a person, but held back: %s", err,
+			t.Text())
 	}
 }
 

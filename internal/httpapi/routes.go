@@ -312,7 +312,8 @@ func (a *API) actRoutes() {
 			return a.Console.NoteGroup(ctx, c, in.ID, in.Body.Note)
 		})
 
-	handleNothing(a, route(http.MethodPost, "/groups/{id}/state", "group-state", "Act", "Set a group's or error's state"),
+	handleNothing(a, route(http.MethodPost, "/groups/{id}/state", "group-state", "Act",
+		"Set a group's or error's state"),
 		func(ctx context.Context, c auth.Caller, in *struct {
 			Named
 			Body GroupState

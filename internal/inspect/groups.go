@@ -328,8 +328,8 @@ type GroupPage struct {
 // Groups returns a page of the error groups, those with the most parked and waiting messages
 // first; Errors joins those of queues with the same error. The query may name what groups have: queue,
 // reason, state, group, error (with numbers and ids replaced), type, note and text (of error or note); nothing else.
-// state is a filter: see GroupState.passes. A page has limit of them; 0: MostQueues. One whose messages become fewer meanwhile may be
-// on two pages.
+// state is a filter: see GroupState.passes. A page has limit of them; 0: MostQueues. One whose messages become fewer
+// meanwhile may be on two pages.
 func (in *Inspector) Groups(
 	ctx context.Context, by auth.Caller, text, state, after string, limit int,
 ) (GroupPage, error) {

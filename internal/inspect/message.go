@@ -130,7 +130,7 @@ type Detail struct {
 	Message
 	GroupNotes []string       `json:"group_notes,omitempty" doc:"On its group, and those it was replayed from."`
 	Away       string         `json:"away,omitempty" doc:"Of a retried one: where its body and headers are."`
-	HeldBy     []Hold         `json:"held_by,omitempty" doc:"What keeps a waiting one back, even once due; or a parked one, once replayed."`
+	HeldBy     []Hold         `json:"held_by,omitempty" doc:"What keeps it back, even once due or replayed."`
 	Timeline   []Step         `json:"timeline" doc:"Each failure and what came of it, oldest first."`
 	Properties []Property     `json:"properties" doc:"AMQP's own, as first published."`
 	Headers    []Header       `json:"headers"`

@@ -397,8 +397,8 @@ func (p *Plan) warn(pauses map[string]inspect.QueuePause, queues ...PlanQueue) {
 		}
 		if q.Paused {
 			pause := pauses[q.Queue]
-			paused = append(paused, fmt.Sprintf("the retries of the queue %q are %s; its messages wait until you resume it",
-				q.Queue, pause.Text()))
+			paused = append(paused, fmt.Sprintf(
+				"the retries of the queue %q are %s; its messages wait until you resume it", q.Queue, pause.Text()))
 		}
 	}
 	say := func(of []string, one, many string) {
