@@ -456,7 +456,8 @@ func TestColumnsOfMessages(t *testing.T) {
 		"jsonl": `"attempt":"1204"`,
 	} {
 		out, errOut := run(t, 0, strings.Fields(list+format)...)
-		expect.Equal(t, strings.Contains(errOut, "1 held back, even once due: 1 paused\n"), format == "table", "%s says what is held back", format)
+		expect.Equal(t, strings.Contains(errOut, "1 held back, even once due: 1 paused\n"), format == "table",
+			"%s says what is held back", format)
 		if !strings.Contains(out, want) || asked != "queue,body.x,attempt,failed" {
 			t.Errorf("%s: %q, of %s", format, out, asked)
 		}

@@ -496,8 +496,10 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 			"(?s)\n    what: the card.*\n    failed: 1,201 in 24 h, new; since 20[^\n]+UTC\n" +
 				"    state: acknowledged; by Ann\n$"}},
 		"an error in several queues": {func(w io.Writer) {
-			rows(w, inspect.GroupColumns, []inspect.Group{{ID: "5a1f0c2b9e3d4a76", ErrorID: "5a1f0c2b9e3d4a77", Queue: queue.Name, Same: make([]string, 12),
-				Error: why, First: now, Last: now, States: map[string]int{inspect.Open: 12, inspect.Ignored: 1}, GroupState: inspect.GroupState{State: inspect.Open}}}, now)
+			rows(w, inspect.GroupColumns, []inspect.Group{{ID: "5a1f0c2b9e3d4a76", ErrorID: "5a1f0c2b9e3d4a77",
+				Queue: queue.Name, Same: make([]string, 12),
+				Error: why, First: now, Last: now, States: map[string]int{inspect.Open: 12,
+					inspect.Ignored: 1}, GroupState: inspect.GroupState{State: inspect.Open}}}, now)
 		}, []string{"^ID +QUEUE +WAITING +PARKED +LAST$", "^5a1f0c2b9e3d4a77 +" + queue.Name + " and 12 more +0 +0 +now$", "\n    state: open in 12, ignored in 1\n$"}},
 		"ledger": {func(w io.Writer) {
 			rows(w, inspect.LedgerColumns, []inspect.LedgerLine{{Queue: queue.Name, In: 1e6}}, now)

@@ -291,12 +291,14 @@ func TestTheListHasEachErrorOnce(t *testing.T) {
 			want         string
 			tabs         [3]int // unresolved, ignored, all
 		}{
-			{caller(auth.Admin), "", "all", "timeout after # ms in mail and 2 more: 5+1 open in 2, ignored in 1; rejected, without an error text in mail and 2 more: 3+0 open; " +
+			{caller(auth.Admin), "", "all",
+				"timeout after # ms in mail and 2 more: 5+1 open in 2, ignored in 1; rejected, without an error text in mail and 2 more: 3+0 open; " +
 				"Shop.Bad: # in mail and 2 more: 3+0 open; no orders in orders: 1+0 open; ", [3]int{4, 1, 4}},
 			{caller(auth.Admin), "error:timeout", "", "timeout after # ms in orders and 1 more: 3+1 open; ", [3]int{1, 1, 1}},
 			{caller(auth.Admin), "error:timeout", "ignored", "timeout after # ms in mail: 2+0 ignored; ", [3]int{1, 1, 1}},
 			{caller(auth.Admin), "queue:orders error:timeout", "", "timeout after # ms in orders: 2+0 open; ", [3]int{1, 0, 1}},
-			{caller(auth.Admin, "orders", "stock"), "error:timeout", "all", "timeout after # ms in orders and 1 more: 3+1 open; ", [3]int{1, 0, 1}},
+			{caller(auth.Admin, "orders", "stock"), "error:timeout", "all",
+				"timeout after # ms in orders and 1 more: 3+1 open; ", [3]int{1, 0, 1}},
 			{caller(auth.Viewer, "mail", "stock"), "", "all", "[masked] after # ms in mail and 1 more: 3+1 open in 1, ignored in 1; " +
 				"rejected, without an error text in mail and 1 more: 2+0 open; Shop.Bad: # in mail and 1 more: 2+0 open; ", [3]int{3, 1, 3}},
 		} {
@@ -313,7 +315,8 @@ func TestTheListHasEachErrorOnce(t *testing.T) {
 					}
 					expect.Equal(t, strings.Contains(g.Query(), " OR "), g.Partial && len(g.Same) > 0, "%s names groups", g.Query())
 				}
-				expect.Equal(t, [3]int{page.Filtered[""], page.Filtered[inspect.Ignored], page.Filtered[inspect.AllStates]}, c.tabs, "%q: tabs", c.query)
+				expect.Equal(t, [3]int{page.Filtered[""], page.Filtered[inspect.Ignored],
+					page.Filtered[inspect.AllStates]}, c.tabs, "%q: tabs", c.query)
 				expect.Equal(t, page.Total, page.Filtered[c.state], "%q: in all", c.query)
 				if after = page.After; after == "" {
 					break
@@ -323,13 +326,16 @@ func TestTheListHasEachErrorOnce(t *testing.T) {
 		}
 		whole, err := d.Group(ctx, caller(auth.Admin), g.ErrorID)
 		must(t, err)
-		expect.Equal(t, fmt.Sprintf("%s: %s: %d %d", whole.Queues(), whole.Note, len(whole.ByQueue), whole.Looked), "mail and 2 more: ask Ann; ask Bob: 3 6", "the error")
+		expect.Equal(t, fmt.Sprintf("%s: %s: %d %d", whole.Queues(), whole.Note, len(whole.ByQueue), whole.Looked),
+			"mail and 2 more: ask Ann; ask Bob: 3 6", "the error")
 		one, err := d.Group(ctx, caller(auth.Admin), late)
 		must(t, err)
-		expect.Equal(t, fmt.Sprintf("%s: %t %d %d", one.Queues(), one.Partial, len(one.ByQueue), one.Looked), "mail: true 0 2", "a group of it")
+		expect.Equal(t, fmt.Sprintf("%s: %t %d %d", one.Queues(), one.Partial, len(one.ByQueue), one.Looked),
+			"mail: true 0 2", "a group of it")
 		theirs, err := d.Group(ctx, caller(auth.Admin, "stock"), g.ErrorID)
 		must(t, err)
-		expect.Equal(t, fmt.Sprint(theirs.ID, theirs.Key(), theirs.Partial, theirs.Looked), fmt.Sprint(ids["stock timeout after %d ms"], theirs.ID, false, 2), "to one who sees one queue")
+		expect.Equal(t, fmt.Sprint(theirs.ID, theirs.Key(), theirs.Partial, theirs.Looked),
+			fmt.Sprint(ids["stock timeout after %d ms"], theirs.ID, false, 2), "to one who sees one queue")
 		expect.Err(t, errOf(d.Group(ctx, caller(auth.Admin, "none"), g.ErrorID)), inspect.ErrNotFound, "to one who sees none")
 	})
 }

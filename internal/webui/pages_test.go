@@ -674,7 +674,8 @@ func (l listing) Queues(context.Context, auth.Caller, string, int) ([]inspect.Qu
 }
 
 func (l listing) Overview(context.Context, auth.Caller) (inspect.Overview, error) {
-	return inspect.Overview{Now: time.Now(), Ready: true, Hour: make([]inspect.Flow, 60), Queues: l.queues, Conditions: slices.Clone(l.holds)}, nil
+	return inspect.Overview{Now: time.Now(), Ready: true, Hour: make([]inspect.Flow, 60), Queues: l.queues,
+		Conditions: slices.Clone(l.holds)}, nil
 }
 
 // A queue that waits looks as if it worked, unless the page says why.
