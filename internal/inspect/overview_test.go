@@ -293,7 +293,7 @@ func TestTheListHasEachErrorOnce(t *testing.T) {
 		}{
 			{caller(auth.Admin), "", "all",
 				"timeout after # ms in mail and 2 more: 5+1 open in 2, ignored in 1; rejected, without an error text in mail and 2 more: 3+0 open; " +
-				"Shop.Bad: # in mail and 2 more: 3+0 open; no orders in orders: 1+0 open; ", [3]int{4, 1, 4}},
+					"Shop.Bad: # in mail and 2 more: 3+0 open; no orders in orders: 1+0 open; ", [3]int{4, 1, 4}},
 			{caller(auth.Admin), "error:timeout", "", "timeout after # ms in orders and 1 more: 3+1 open; ", [3]int{1, 1, 1}},
 			{caller(auth.Admin), "error:timeout", "ignored", "timeout after # ms in mail: 2+0 ignored; ", [3]int{1, 1, 1}},
 			{caller(auth.Admin), "queue:orders error:timeout", "", "timeout after # ms in orders: 2+0 open; ", [3]int{1, 0, 1}},
