@@ -463,6 +463,7 @@ func TestTheRestIsChangedOnlyIfTheCanaryDoesNotFailAgain(t *testing.T) {
 			for back && d.look(t, p.ID).Ended == nil {
 				time.Sleep(time.Millisecond)
 			}
+			synctest.Wait() // the counts follow at the same instant
 			if is := d.look(t, p.ID).Replayed; back && (is.Sent != 5 || is.FailedAgain != 1) {
 				t.Errorf("when it stops it counts %+v", is)
 			}

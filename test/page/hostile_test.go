@@ -409,6 +409,7 @@ func odd(r rune) bool {
 // ordinary is the shape of all pages of a shop that no one attacks, with their errors.
 func ordinary(t *testing.T) shape {
 	s := newShop(t, options{})
+	must(t, s.PauseQueue(t.Context(), webtest.Root, "orders.capture", "")) // which a message of it says
 	all := shape{}
 	for _, path := range append(paths(s), "/signin?error=refused") {
 		body, _ := s.get(t, path)
