@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/doctor"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/server"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 )
@@ -299,11 +300,7 @@ func together(all, more []string, queue string) []string {
 func (d *diagnosis) group(g queueFindings) {
 	title := "RabbitMQ and the service"
 	if n := len(g.queues); n > 1 {
-		const most = 5
-		title = fmt.Sprintf("%d queues: %s", n, strings.Join(g.queues[:min(most, n)], ", "))
-		if n > most {
-			title += fmt.Sprintf(" and %d more", n-most)
-		}
+		title = fmt.Sprintf("%d queues: %s", n, hint.Few(g.queues, 5))
 	} else if g.queues[0] != "" {
 		title = "queue " + g.queues[0]
 	}

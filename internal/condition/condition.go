@@ -220,14 +220,10 @@ func Summary(all []Condition) (lines []string) {
 		switch n := len(some); {
 		case n > 1 && some[0].OfQueue():
 			var names []string
-			for _, c := range some[:min(n, maxNames)] {
+			for _, c := range some {
 				names = append(names, c.Queue)
 			}
-			line := fmt.Sprintf("%d %s: %s", n, row, strings.Join(names, ", "))
-			if n > maxNames {
-				line += fmt.Sprintf(" and %d more", n-maxNames)
-			}
-			lines = append(lines, line)
+			lines = append(lines, fmt.Sprintf("%d %s: %s", n, row, hint.Few(names, maxNames)))
 		case strings.HasPrefix(some[0].Text, Silent):
 			lines = append(lines, Silent)
 		default:

@@ -576,14 +576,7 @@ func (s *Scene) grant(lacks string) Finding {
 		Commands: []string{s.rabbitmqctl("set_permissions", s.User, r.Configure, r.Write, r.Read)}}
 }
 
-// few are the first of some names.
-func few(names []string) string {
-	const most = 4
-	if len(names) > most {
-		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
-	}
-	return strings.Join(names, ", ")
-}
+func few(names []string) string { return hint.Few(names, 4) }
 
 // usualFrame is RabbitMQ's default, in bytes.
 const usualFrame = 131_072

@@ -44,6 +44,15 @@ func Natural(a, b string) int {
 	return cmp.Compare(a, b)
 }
 
+// Few returns the first of some names, at most so many, and how many others there are.
+func Few(names []string, most int) string {
+	text := strings.Join(names[:min(len(names), most)], ", ")
+	if more := len(names) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
 // Thousands separates the thousands of a whole number: "-1,204".
 func Thousands(number string) string {
 	first := 0

@@ -358,16 +358,11 @@ func (r *Runner) checkTargets(p *Plan, noAnswer string) {
 
 // said adds to lines what is said of one queue, or of many; %s stands for their names.
 func said(lines, queues []string, one, many string) []string {
-	const most = 3
 	slices.SortFunc(queues, hint.Natural)
-	var names []string
-	for _, q := range queues[:min(len(queues), most)] {
-		names = append(names, strconv.Quote(q))
+	for i, q := range queues {
+		queues[i] = strconv.Quote(q)
 	}
-	text := strings.Join(names, ", ")
-	if more := len(queues) - len(names); more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
+	text := hint.Few(queues, 3)
 	switch len(queues) {
 	case 0:
 		return lines

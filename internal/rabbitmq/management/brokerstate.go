@@ -516,10 +516,7 @@ type Foreign struct {
 }
 
 func (f *Foreign) String() string {
-	names := f.Kind + " " + f.Names[0]
-	if more := len(f.Names) - 1; more > 0 {
-		names += fmt.Sprintf(" and %d more", more)
-	}
+	names := f.Kind + " " + hint.Few(f.Names, 1)
 	if f.Cluster != "" {
 		return fmt.Sprintf("%s gets a copy of each message of our %s, by federation", f.Cluster, names)
 	}
