@@ -192,8 +192,8 @@ type Decision struct {
 }
 
 // Decide returns what would become of m if its handler returned failure, by the code that decides at run time. It
-// connects to nothing, and the same arguments have the same result. Of m, Attempt and ID count: a zero Attempt is the
-// first one, and the ID chooses the jitter. The error is what is wrong with c, or a nil m.
+// connects to nothing, and the same arguments have the same result. Of m it reads Attempt (0 is 1) and ID, which
+// decides the jitter. It returns an error if c is invalid or m is nil.
 //
 // Package redrivetest follows a message through all its attempts.
 func (c Consumer) Decide(m *Message, failure error) (Decision, error) {

@@ -317,8 +317,8 @@ func TestAPauseIsKeptAndReported(t *testing.T) {
 		op := caller(auth.Operator, "orders")
 		expect.Err(t, d.ResumeQueue(ctx, op, "orders", ""), inspect.ErrPrecondition, "resuming what is not paused")
 		for want, view := range map[string]*inspect.ThrottleView{
-			"by a person, but held back: breaker open: 9 of 10 failed; redrive breaker": {State: "open", Why: "9 of 10 failed"},
-			"by a person: it has no consumers, and they resume by themselves":           {State: "closed", NoConsumer: &time.Time{}},
+			"by a person, but held back: breaker open: 9 of 10 failed; to retry all the same: redrive breaker": {State: "open", Why: "9 of 10 failed"},
+			"by a person: it has no consumers, and they resume when one starts":                                {State: "closed", NoConsumer: &time.Time{}},
 			"are not paused": {State: "closed"},
 		} {
 			d.throttle = view

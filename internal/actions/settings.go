@@ -173,7 +173,7 @@ func (a *Actions) ResumeQueue(ctx context.Context, by auth.Caller, queue, reason
 	return nil
 }
 
-// notPaused says what does end what holds back a queue that no person has paused.
+// notPaused returns the error for a queue that no person has paused: it says what holds it back, if anything.
 func (a *Actions) notPaused(queue string) error {
 	err := fmt.Errorf("%w: the retries of the queue %q are not paused", inspect.ErrPrecondition, queue)
 	if a.Inspect.Throttle == nil {
@@ -183,9 +183,9 @@ func (a *Actions) notPaused(queue string) error {
 	case !t.KeepsBack():
 		return err
 	case t.NoConsumer != nil:
-		return fmt.Errorf("%w by a person: it has no consumers, and they resume by themselves once it has one", err)
+		return fmt.Errorf("%w by a person: it has no consumers, and they resume when one starts", err)
 	default:
-		return hint.Errorf("redrive breaker QUEUE closed retries all", "%w by a person, but held back: %s", err,
+		return hint.Errorf("to retry all the same: redrive breaker QUEUE closed", "%w by a person, but held back: %s", err,
 			t.Text())
 	}
 }

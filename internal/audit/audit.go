@@ -50,7 +50,7 @@ func (e Entry) Subject() string {
 	return id + ": " + verb + " " + e.About
 }
 
-// Result is Outcome for people: an operation that was started has only begun.
+// Result is Outcome for people: the start of an operation is only its beginning.
 func (e Entry) Result() string {
 	if e.Did == "operation.start" && e.Outcome == "done" {
 		return "begun"

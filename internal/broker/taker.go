@@ -14,8 +14,8 @@ import (
 // Taker consumes a queue that is being adopted, after its other consumers, on its own connection. Use it
 // from one goroutine.
 //
-// While a window is unacknowledged, nothing else is delivered. To keep one consumer is a quarter faster, but then all
-// that was delivered comes again after a crash, and nothing says which of equal messages were acknowledged.
+// While a window is unacknowledged, nothing else is delivered. Keeping one consumer would be a quarter faster; but
+// after a crash nothing would tell which of several equal messages RabbitMQ had acknowledged.
 type Taker struct {
 	queue string
 	conn  *amqp.Connection

@@ -457,7 +457,7 @@ func queueDetail(w io.Writer, q inspect.QueueDetail, now time.Time) {
 	}
 }
 
-// without returns all columns but those of these fields, or with these heads.
+// without leaves out the columns with these fields or heads.
 func without[T any](all []column[T], fields ...string) []column[T] {
 	return slices.DeleteFunc(slices.Clone(all), func(c column[T]) bool {
 		return slices.Contains(fields, cmp.Or(c.Field, c.Head))

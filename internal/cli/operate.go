@@ -458,7 +458,7 @@ func (m *meter) operation(op operations.Operation) {
 	}
 }
 
-// barOf is progressOf with why the operation does not go on.
+// barOf is progressOf, and why the operation waits.
 func barOf(op operations.Operation, width int) string {
 	line := progressOf(op, width)
 	if op.Why != "" && op.Ended == nil {

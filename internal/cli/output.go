@@ -203,7 +203,7 @@ func (p *program) tableOn(stream io.Writer) *tableWriter {
 	return w
 }
 
-// widthOf returns how many characters a line of a terminal has; 0: it is none.
+// widthOf returns the width of a terminal in characters; 0: stream is none.
 func widthOf(stream io.Writer) int {
 	switch to := stream.(type) {
 	case *tableWriter:

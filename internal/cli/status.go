@@ -60,7 +60,7 @@ func status(w io.Writer, st inspect.Overview, now time.Time) {
 	}
 }
 
-// maxPaused is how many paused queues are named among what is wrong.
+// maxPaused is how many paused queues status names.
 const maxPaused = 3
 
 func health(w io.Writer, st inspect.Overview, now time.Time) {

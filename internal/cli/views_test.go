@@ -483,7 +483,8 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 			paused.Pause = &inspect.QueuePause{By: "dana", Since: now, Reason: "a leak"}
 			paused.Throttle = &inspect.ThrottleView{State: "open", Why: "9 of 10 failed"}
 			health(w, inspect.Overview{Ready: true, Since: now, Queues: []inspect.Queue{paused, queue, paused, paused, paused}}, now)
-		}, []string{"(?s)^queue shop.warehouse.orders: paused now by dana: a leak; its breaker is open: 9\\nof 10 failed; no", "^and 1 more paused: redrive queues$"}},
+		}, []string{"(?s)^queue shop.warehouse.orders: paused now by dana: a leak; its breaker is open: 9\\nof 10 failed; no",
+			"^and 1 more paused: redrive queues$"}},
 		"status": {func(w io.Writer) { status(w, inspect.Overview{Since: now, Queues: []inspect.Queue{queue}}, now) },
 			[]string{"^QUEUE +POLICY +WAITING +NEXT DUE +PARKED +FAILED/MIN$", "^Left out: PARKED/MIN, RETRIED/MIN, WAITS IN; "}},
 		"queues": {func(w io.Writer) { rows(w, queueColumns(now), []inspect.Queue{queue}, now) },
@@ -500,7 +501,8 @@ func TestTablesAreReadableAt80Columns(t *testing.T) {
 				Queue: queue.Name, Same: make([]string, 12),
 				Error: why, First: now, Last: now, States: map[string]int{inspect.Open: 12,
 					inspect.Ignored: 1}, GroupState: inspect.GroupState{State: inspect.Open}}}, now)
-		}, []string{"^ID +QUEUE +WAITING +PARKED +LAST$", "^5a1f0c2b9e3d4a77 +" + queue.Name + " and 12 more +0 +0 +now$", "\n    state: open in 12, ignored in 1\n$"}},
+		}, []string{"^ID +QUEUE +WAITING +PARKED +LAST$", "^5a1f0c2b9e3d4a77 +" + queue.Name + " and 12 more +0 +0 +now$",
+			"\n    state: open in 12, ignored in 1\n$"}},
 		"ledger": {func(w io.Writer) {
 			rows(w, inspect.LedgerColumns, []inspect.LedgerLine{{Queue: queue.Name, In: 1e6}}, now)
 		}, []string{"^QUEUE +IN .*UNACCOUNTED$"}},
@@ -823,7 +825,8 @@ func TestAQueueIsShownWhole(t *testing.T) {
 	}
 	shown := text(func(w io.Writer) { queueDetail(w, q, now) })
 	for _, want := range []string{
-		`^Queue +orders eu$`, `^Parked +1,204$`, `^Next due +in 1m$`, `^Wrong now +queue orders eu: the queue is full \(since 2023-11-14 21:13:20 UTC\)$`,
+		`^Queue +orders eu$`, `^Parked +1,204$`, `^Next due +in 1m$`,
+		`^Wrong now +queue orders eu: the queue is full \(since 2023-11-14 21:13:20 UTC\)$`,
 		`^Last minute +7 failed, 0 retried, 0 parked$`, `^Policy +all$`, `^Applies because +orders \* matches the queue$`,
 		`^Backoff +10s, jitter none$`, `^Limits +none: retried as soon as due$`, `^max_age +2h$`,
 		`^ID +WAITING +PARKED +LAST +WHAT +FAILED +STATE +NOTE$`, `^5a1f0c2b9e3d4a76 +0 +900 .* card declined`,
@@ -1248,7 +1251,8 @@ func TestTheStateOfACanary(t *testing.T) {
 	op.CanarySent, op.Why, op.CanaryUntil, op.Left = 5, "", new(time.Time), "12s"
 	expect.Equal(t, barOf(op, 0), bar+"5 of 5 sent, watched, 12s left", "the bar")
 	op.Count, op.Replayed, op.Why = 120_000, &operations.Replayed{FailedAgain: 3}, "the canary is held: "+strings.Repeat("x", 80)
-	expect.Equal(t, progressOf(op, 79), "░░░░░░░░░░ 5 of 120,000, canary: 5 of 5 sent, watched, 12s left, 3 failed again", "at 80 columns")
+	expect.Equal(t, progressOf(op, 79),
+		"░░░░░░░░░░ 5 of 120,000, canary: 5 of 5 sent, watched, 12s left, 3 failed again", "at 80 columns")
 	var line strings.Builder
 	(&meter{w: &line, draws: true, width: 80}).operation(op)
 	expect.Equal(t, utf8.RuneCountInString(line.String()), len("\r")+79, "a line that can be overwritten has … characters")

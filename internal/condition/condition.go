@@ -331,7 +331,7 @@ func (s *Set) Text(of Condition) string {
 	s.mu.Lock()
 	c := s.holds[of.key()]
 	s.mu.Unlock()
-	return s.told([]Condition{c})[0].Text
+	return s.withPauses([]Condition{c})[0].Text
 }
 
 func (s *Set) All() []Condition {
@@ -339,11 +339,11 @@ func (s *Set) All() []Condition {
 	s.expire()
 	all := slices.Collect(maps.Values(s.holds))
 	s.mu.Unlock()
-	return s.told(all)
+	return s.withPauses(all)
 }
 
-// told changes the texts of the breakers of paused queues. It is called without mu, since paused has a lock of its own.
-func (s *Set) told(all []Condition) []Condition {
+// withPauses changes the texts of the breakers of paused queues. It is called without mu, since paused has a lock of its own.
+func (s *Set) withPauses(all []Condition) []Condition {
 	var paused []string
 	asked := false
 	for i, c := range all {

@@ -335,8 +335,7 @@ func (r *reading) recognised() bool {
 const unchanged = "nothing is changed"
 
 // Encode wraps an edited document (Decode's Text) in the layers that Decode undid, and returns in words what it
-// checked. An unedited document gives the very same bytes; of an edited JSON document, what was not changed keeps its
-// bytes.
+// checked. The parts of a JSON document that were not edited keep their bytes, as does an unedited document.
 func (d *Decoder) Encode(ctx context.Context, b Body, document string) ([]byte, []string, error) {
 	r := d.read(ctx, b)
 	switch {

@@ -51,7 +51,7 @@ func Other(queue string, maxGroups int) Group {
 		Pattern: fmt.Sprintf("other errors (more than %d different ones are kept)", maxGroups)}
 }
 
-// Everywhere returns the id of the error in whichever queue, as if all were one queue without a name.
+// Everywhere returns the id of the error in all queues.
 func (g Group) Everywhere() ID {
 	switch {
 	case g.ID == idOf(other, g.Queue, "", ""):

@@ -321,7 +321,7 @@ func (c Client) Groups(ctx context.Context, query, state string) (all inspect.Gr
 	return c.FirstGroups(ctx, query, state, "queue", math.MaxInt)
 }
 
-// FirstGroups are the first of Groups, by queue, or by error: those of all queues in one.
+// FirstGroups returns up to limit of Groups. By error, not by queue, one error in several queues is one group.
 func (c Client) FirstGroups(
 	ctx context.Context, query, state, by string, limit int,
 ) (all inspect.GroupPage, err error) {

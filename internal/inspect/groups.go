@@ -22,7 +22,7 @@ import (
 // Group is an error group: the failures with the same error.
 type Group struct {
 	ID        string    `json:"id"`
-	ErrorID   string    `json:"error_id" doc:"Names the error in all queues, wherever an id of a group does."`
+	ErrorID   string    `json:"error_id" doc:"Stands for the error in all queues, wherever a group's id can stand."`
 	Queue     string    `json:"queue"`
 	Reason    string    `json:"reason"`
 	Error     string    `json:"error,omitempty" doc:"With numbers, ids and times replaced."`
@@ -39,7 +39,7 @@ type Group struct {
 
 	// Of a line for several queues, whose ID and Queue are the largest's.
 	Same    []string       `json:"same,omitempty" doc:"Groups of other queues, counted here too."`
-	Partial bool           `json:"partial,omitempty" csv:"-" doc:"Still others with this error are left out."`
+	Partial bool           `json:"partial,omitempty" csv:"-" doc:"Groups of other queues with this error are left out."`
 	States  map[string]int `json:"states,omitempty" doc:"Where the states differ: how many groups have each."`
 }
 
@@ -126,7 +126,7 @@ func SetGroupStates(ctx context.Context, s settings) (map[string]GroupState, err
 	return all, err
 }
 
-// Key names the group, or the error if it is of several queues, wherever a group's id does.
+// Key returns the group's id, or the error's if the line is of several queues.
 func (g Group) Key() string {
 	if len(g.Same) > 0 {
 		return g.ErrorID
@@ -134,7 +134,7 @@ func (g Group) Key() string {
 	return g.ID
 }
 
-// Keys names all that is counted here, separated by blanks.
+// Keys returns the ids of all that is counted here, separated by blanks.
 func (g Group) Keys() string {
 	if g.Partial {
 		return strings.Join(append([]string{g.ID}, g.Same...), " ")
@@ -241,7 +241,7 @@ func compareJoined(a, b *joined) int {
 	return placeOf(&a.GroupCount).compare(placeOf(&b.GroupCount))
 }
 
-// shownJoined is what callers see of an error. Its state is the one that asks most of people.
+// shownJoined returns what callers see of an error. Its state is the most urgent of its groups.
 func (in *Inspector) shownJoined(e *joined, set map[string]GroupState) Group {
 	g := in.shownGroup(&e.GroupCount, set)
 	g.Partial = e.partial
@@ -325,17 +325,17 @@ type GroupPage struct {
 	Filtered map[string]int `json:"-" csv:"-"` // how many the query finds with each filter by state
 }
 
-// Groups returns a page of the error groups, those with the most parked and waiting messages
-// first; Errors joins those of queues with the same error. The query may name what groups have: queue,
-// reason, state, group, error (with numbers and ids replaced), type, note and text (of error or note); nothing else.
-// state is a filter: see GroupState.passes. A page has limit of them; 0: MostQueues. One whose messages become fewer
-// meanwhile may be on two pages.
+// Groups returns a page of the error groups, those with the most parked and waiting messages first. The query may name
+// what groups have: queue, reason, state, group, error (with numbers and ids replaced), type, note and text (of error
+// or note); nothing else. state is a filter: see GroupState.passes. A page has limit of them; 0: MostQueues. One whose
+// messages become fewer meanwhile may be on two pages.
 func (in *Inspector) Groups(
 	ctx context.Context, by auth.Caller, text, state, after string, limit int,
 ) (GroupPage, error) {
 	return in.groups(ctx, by, text, state, after, limit, func(g *store.GroupCount) errorgroup.ID { return g.ID })
 }
 
+// Errors is Groups with one line for an error in several queues.
 func (in *Inspector) Errors(
 	ctx context.Context, by auth.Caller, text, state, after string, limit int,
 ) (GroupPage, error) {

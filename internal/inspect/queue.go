@@ -53,8 +53,8 @@ type QueuePause struct {
 // HeldBack reports whether due messages are not retried, or not all: see Holds.
 func (q Queue) HeldBack() bool { return len(q.Holds()) > 0 }
 
-// Holds returns why its due messages are not retried: a pause, a failing publish, no consumers, the breaker. What comes
-// later holds them too, but would not be tried before what comes first is over.
+// Holds returns why its due messages are not retried: a pause, a failing publish, no consumers, the breaker. The
+// first comes into play before the others.
 func (q Queue) Holds() (all []Hold) {
 	if p := q.Pause; p != nil {
 		all = append(all, Hold{What: "paused", Why: "retries are " + p.Text(), Since: &p.Since})

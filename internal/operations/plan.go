@@ -356,7 +356,7 @@ func (r *Runner) checkTargets(p *Plan, noAnswer string) {
 	}
 }
 
-// said adds to lines what is said of one queue, or of many; %s stands for their names.
+// said adds to lines the text for one queue, or for many, with their names for %s.
 func said(lines, queues []string, one, many string) []string {
 	slices.SortFunc(queues, hint.Natural)
 	for i, q := range queues {

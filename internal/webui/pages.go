@@ -275,7 +275,7 @@ const aMessageID = `[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?:\.[0-9]+)?`
 
 var messageIn = regexp.MustCompile(`^(the canary failed again \(message )(` + aMessageID + `)`)
 
-// linked returns why an operation is as it is, with a link to the canary that failed.
+// linked returns the reason of an operation, with a link to the canary that failed.
 func linked(why string) (all []piece) {
 	if m := messageIn.FindStringSubmatch(why); m != nil {
 		all = []piece{{Text: m[1]}, {Text: m[2], URL: messageURL(m[2])}}
@@ -512,8 +512,8 @@ const maxFailing, maxUnderWay = 8, 5
 // maxHeldBack is how many queues the overview names whose retries are held back.
 const maxHeldBack = 5
 
-// heldBack returns the queues whose retries are held back, which a page lists, and takes their conditions, of which
-// that list has the reasons, out of the overview.
+// heldBack returns the queues whose retries are held back, and takes their conditions out of the overview: the list of
+// these queues has the reasons.
 func heldBack(o *inspect.Overview) (all []inspect.Queue) {
 	for _, q := range o.Queues {
 		if q.HeldBack() {

@@ -932,7 +932,8 @@ func TestAnErrorOfSeveralQueuesHasOneRowAndAPage(t *testing.T) {
 	h := webui.Handler(s, webui.Options{Caller: func(*http.Request) auth.Caller { return webtest.Root }})
 	page := func(path string) string { return get(h, path).Body.String() }
 	add := func(queue, text string) {
-		r := &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Parked, Due: now, Failures: 1, FirstFailed: now, FailedAt: now, Reason: "rejected", Error: text}
+		r := &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Parked, Due: now, Failures: 1,
+			FirstFailed: now, FailedAt: now, Reason: "rejected", Error: text}
 		expect.NoError(t, kept.Add(t.Context(), []*store.Record{r}))
 	}
 	for i := range 13 {

@@ -599,7 +599,7 @@ func Write(w io.Writer, will string, plans ...*Plan) {
 	of := map[string][]string{} // queues, by note
 	first := map[string]string{}
 	var blocks []string
-	same := map[string][]string{} // queues whose plans differ in their names alone, by a plan without them
+	same := map[string][]string{} // queues, by their plan without names
 	for _, p := range plans {
 		var block strings.Builder
 		p.write(&block, will)
@@ -621,7 +621,7 @@ func Write(w io.Writer, will string, plans ...*Plan) {
 		}
 		fmt.Fprint(w, first[key])
 		if others := same[key][1:]; len(others) > 0 {
-			fmt.Fprintf(w, "the same for %d more, by their names: %s\n", len(others), strings.Join(others, ", "))
+			fmt.Fprintf(w, "the same for %d more: %s\n", len(others), strings.Join(others, ", "))
 		}
 	}
 	for i, n := range notes {

@@ -68,7 +68,7 @@ func TestEqualPlansAreShownOnce(t *testing.T) {
 	var shown strings.Builder
 	Write(&shown, "will", plans...)
 	expect.Contains(t, shown.String(), "the plan", `will set policy "redrive.orders.1", `, `will set policy "redrive.mail", `,
-		"\nthe same for 2 more, by their names: orders.2, orders.10\n\nqueue \"mail\"")
+		"\nthe same for 2 more: orders.2, orders.10\n\nqueue \"mail\"")
 	expect.Equal(t, strings.Count(shown.String(), "will set policy"), 2, "plans that are shown")
 }
 
