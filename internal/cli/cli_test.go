@@ -322,12 +322,12 @@ func provider(ts *testscript.TestScript, _ bool, _ []string) {
 			w.WriteHeader(http.StatusBadGateway)
 			return
 		}
-		w.WriteHeader(http.StatusOK)
 		from, _, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			_ = to.Close()
 			return
 		}
+		_, _ = io.WriteString(from, "HTTP/1.1 200 OK\r\n\r\n") // after Hijack, which drops what the client has sent
 		go func() { _, _ = io.Copy(to, from); _ = to.Close() }()
 		_, _ = io.Copy(from, to)
 		_ = from.Close()
