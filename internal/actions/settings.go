@@ -185,8 +185,8 @@ func (a *Actions) notPaused(queue string) error {
 	case t.NoConsumer != nil:
 		return fmt.Errorf("%w by a person: it has no consumers, and they resume when one starts", err)
 	default:
-		return hint.Errorf("to retry all the same: redrive breaker QUEUE closed", "%w by a person, but held back: %s", err,
-			t.Text())
+		return hint.Errorf("to retry all the same: redrive breaker QUEUE closed",
+			"%w by a person, but held back: %s", err, t.Text())
 	}
 }
 

@@ -342,7 +342,7 @@ func (s *Set) All() []Condition {
 	return s.withPauses(all)
 }
 
-// withPauses changes the texts of the breakers of paused queues. It is called without mu, since paused has a lock of its own.
+// withPauses changes the texts of the breakers of paused queues. Call it without mu: paused has its own lock.
 func (s *Set) withPauses(all []Condition) []Condition {
 	var paused []string
 	asked := false
